@@ -192,6 +192,9 @@ class Faults(unittest.TestCase):
     def test_plan_config(self):
         self.sweep("plan", "config.json", "units.json", "--json", "--joint")
 
+    def test_plan_fsdp2(self):
+        self.sweep("plan", "config.json", "--bucketing", "fsdp2", "--dp", "4", "--budget", "1GiB")
+
     def test_plan_models(self):
         self.sweep("plan", "config.json", "units.json")
 

@@ -191,30 +191,35 @@ static bool is_root_group(const bp_buckets_info *info, int32_t unit)
     return strcmp(slash != NULL ? slash + 1 : name, "(root)") == 0;
 }
 
-/* FSDP2 copies gathered parameters out of the pool's buffers: those of the units that compute, which are nested, and of the root group, or with
- * keep_after_forward of all units. false: out of memory, or overflow. */
-static bool sum_unsharded(const plan_options *options, const analysis *a, uint64_t *most)
+static int fail_state(const char *path)
+{
+    return cli_fail(EXIT_BAD_INPUT, "%s: the bytes of the model state exceed 64 bits", path);
+}
+
+/* FSDP2 copies gathered parameters out of the pool's buffers: those of the units that compute, which are nested, and of
+ * the root group, or with keep_after_forward of all units. Returns EXIT_GO_ON, or the exit code after a message. */
+static int sum_unsharded(const char *path, const plan_options *options, analysis *a)
 {
     const bp_buckets_info *info = bp_buckets_get_info(a->buckets);
-    uint64_t *bytes = calloc(info->unit_count + 1, sizeof *bytes), sum = 0;
-    bool fits = bytes != NULL;
+    uint64_t *bytes = calloc(info->unit_count + 1, sizeof *bytes), sum = 0, most = 0;
+    bool fits = true;
+    if (bytes == NULL)
+        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
     for (size_t i = 0; fits && i < info->bucket_count; i++) {
         const bp_bucket *b = &info->buckets[i];
-        fits = b->unit < 0 || b->shards == 1 ||
-               (add_tensors(b->dtype, b->padded_numel, 1, &bytes[b->unit]) &&
-                add_tensors(b->dtype, b->padded_numel, 1, &sum));
+        if (b->unit >= 0 && b->shards > 1)
+            fits = add_tensors(b->dtype, b->padded_numel, 1, &bytes[b->unit]) &&
+                   add_tensors(b->dtype, b->padded_numel, 1, &sum);
     }
-    *most = options->schedule.keep_after_forward ? sum : 0;
-    for (size_t u = 0; fits && !options->schedule.keep_after_forward && u < info->unit_count; u++) {
+    for (size_t u = 0; fits && u < info->unit_count; u++) {
         int32_t parent = info->units[u].parent;
-        if (parent >= 0)               /* parents come first */
-            bytes[u] += bytes[parent]; /* part of the sum, which fits */
-        bool under_root = info->root >= 0 && (int32_t)u != info->root;
-        uint64_t here = bytes[u] + (under_root ? bytes[info->root] : 0);
-        *most = here > *most ? here : *most;
+        bytes[u] += parent >= 0 ? bytes[parent] : 0; /* parents come first; nothing exceeds the sum */
+        uint64_t root = info->root >= 0 && (int32_t)u != info->root ? bytes[info->root] : 0;
+        most = bytes[u] + root > most ? bytes[u] + root : most;
     }
     free(bytes);
-    return fits;
+    a->state.unsharded = options->schedule.keep_after_forward ? sum : most;
+    return fits ? EXIT_GO_ON : fail_state(path);
 }
 
 /* Computes the model state of one GPU outside the pool; false on overflow. */
@@ -278,11 +283,9 @@ int analysis_read(const char *path, const plan_options *options, analysis *a, bp
     if (status != BP_OK)
         return analysis_fail(path, status);
     analysis_note_buckets(options, *model, a);
-    bool sums =
-        a->bucketing != BP_BUCKETING_FSDP2 || info->event_count > 0 || sum_unsharded(options, a, &a->state.unsharded);
-    return sums && analysis_sum_state(options, a)
-               ? EXIT_GO_ON
-               : cli_fail(EXIT_BAD_INPUT, "%s: the bytes of the model state exceed 64 bits", path);
+    if (a->bucketing == BP_BUCKETING_FSDP2 && info->event_count == 0)
+        CLI_TRY(sum_unsharded(path, options, a));
+    return analysis_sum_state(options, a) ? EXIT_GO_ON : fail_state(path);
 }
 
 /* ---- models that share a pool ------------------------------------------------------------------------------------ */
