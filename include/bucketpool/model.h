@@ -207,7 +207,7 @@ BP_API bp_status bp_model_shard(const bp_model *model, uint32_t tp, uint32_t ep,
 /** The role of a request: how its memory is used. */
 typedef enum bp_role {
     BP_ROLE_PARAM = 0,           /**< gathered parameters */
-    BP_ROLE_PARAM_TRANSPOSE = 1, /**< column-wise copy of fp8 parameters, gathered in backward */
+    BP_ROLE_PARAM_TRANSPOSE = 1, /**< column-wise copy of fp8 parameters, gathered in backward; none with FSDP2 */
     BP_ROLE_GRAD = 2,            /**< unreduced gradients, in the communication dtype */
     BP_ROLE_GRAD_COMM = 3,       /**< copy of the reduced shard for the outer all-reduce of hybrid sharding */
     BP_ROLE_STATE = 4,           /**< this rank's shard of the parameters */

@@ -151,7 +151,8 @@ static bool request_of(const bp_bucket *b, const bp_buckets_config *config, uint
     case BP_ROLE_PARAM:
     case BP_ROLE_STATE:
     case BP_ROLE_PARAM_TRANSPOSE:
-        if (role == BP_ROLE_PARAM_TRANSPOSE && !bp_dtype_is_fp8(b->dtype))
+        /* FSDP2 gathers the same bytes in both directions */
+        if (role == BP_ROLE_PARAM_TRANSPOSE && (!bp_dtype_is_fp8(b->dtype) || config->bucketing == BP_BUCKETING_FSDP2))
             return false;
         request->numel = b->numel;
         request->dtype = bp_dtype_storage(b->dtype);

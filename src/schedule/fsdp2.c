@@ -152,12 +152,11 @@ static bp_status add_gradients(bp_generator *g, const bp_request_group *group, c
 
 bp_status bp_fsdp2_add_live(bp_generator *g, const bp_request_group *group, bp_liveness live)
 {
-    bool in_backward = live == BP_LIVE_ROW_WISE ? g->config->recompute : live != BP_LIVE_GRADIENT;
     for (uint32_t p = 0; p < g->axis.count; p++) {
         const bp_axis_pass *pass = &g->axis.passes[p];
-        if (pass->forward && (live == BP_LIVE_PARAM || live == BP_LIVE_ROW_WISE))
+        if (pass->forward && live == BP_LIVE_PARAM)
             BP_TRY(add_forward(g, group, pass));
-        if (pass->backward && in_backward && gathers_in_backward(g, group->unit))
+        if (pass->backward && live == BP_LIVE_PARAM && gathers_in_backward(g, group->unit))
             BP_TRY(add_backward(g, group, pass));
         if (pass->backward && live == BP_LIVE_GRADIENT)
             BP_TRY(add_gradients(g, group, pass));
