@@ -132,7 +132,7 @@ class Plans(Answers):
             self.assertEqual(notes, words or "")
 
     def test_advice(self):
-        """What helps this model is advised, nothing else."""
+        """Only what helps this model is advised."""
         for model, ranks, shard1, separate in (("Mixtral-8x7B", 64, True, True), ("gpt-oss-120b", 512, False, False),
                                                ("GLM-4.5-Air", 512, False, True)):
             notes = self.plan(model, "--bucketing", "fsdp2", "--dp", ranks)[0]["notes"]

@@ -43,7 +43,9 @@ static bool change(const option_row *row, plan_options *options)
         return true;
     }
     bool is_own = row->field + bytes > sizeof *options; /* of a command's struct that begins with these options */
-    if (bytes == 0 || is_own || (row->applies & OPTION_MAKES_PLANS) != 0 || is_named(row->name, others))
+    /* Shard(1) refuses ranks that do not divide a dimension */
+    bool is_risky = options->padding == BP_PADDING_FSDP2_SHARD1 && strcmp(row->name, "ep") == 0;
+    if (bytes == 0 || is_own || is_risky || (row->applies & OPTION_MAKES_PLANS) != 0 || is_named(row->name, others))
         return false;
     void *field = (char *)options + row->field;
     const void *unasked = (const char *)&defaults + row->field;
@@ -58,8 +60,8 @@ static bool change(const option_row *row, plan_options *options)
 
 static bool is_same_state(const state_bytes *x, const state_bytes *y)
 {
-    return x->outside == y->outside && x->param_shards == y->param_shards && x->grad_shards == y->grad_shards &&
-           x->optimizer == y->optimizer;
+    return x->outside == y->outside && x->unsharded == y->unsharded && x->param_shards == y->param_shards &&
+           x->grad_shards == y->grad_shards && x->optimizer == y->optimizer;
 }
 
 static bool has_same_requests(const bp_buckets_info *x, const bp_buckets_info *y)
@@ -257,7 +259,7 @@ static int find_ranks(const char *path, const plan_options *o, const analysis *a
 {
     uint64_t pool = analysis_needed(a, plan) - a->state.total, state = 0, low = o->dp / o->ep, high = low;
     *dp = 0;
-    if (pool > o->budget || a->state.outside > o->budget - pool)
+    if (pool > o->budget || a->padding == BP_PADDING_FSDP2_SHARD1 || a->state.outside > o->budget - pool)
         return EXIT_GO_ON;
     do {
         low = high;
@@ -293,7 +295,7 @@ int advice_print_ranks(const analysis *a, const plan_options *o)
         char names[80] = "";
         uint64_t least = UINT64_MAX;
         for (size_t k = i; misses[i] && k < a->plan_count; k++) {
-            uint64_t kept = analysis_needed(a, a->plans[k]) - a->state.total + a->state.outside;
+            uint64_t kept = analysis_needed(a, a->plans[k]) - a->state.total + a->state.outside + a->state.unsharded;
             if (!misses[k] || ranks[k] != ranks[i])
                 continue;
             cli_append(names, sizeof names, "%s%s", k > i ? ", " : "",
@@ -301,6 +303,8 @@ int advice_print_ranks(const analysis *a, const plan_options *o)
             least = kept < least ? kept : least;
             misses[k] = k == i;
         }
+        if (misses[i] && ranks[i] == 0 && a->padding == BP_PADDING_FSDP2_SHARD1)
+            continue; /* not searched */
         if (misses[i] && ranks[i] > 0)
             printf("Fits from --dp %u: %s.\n", ranks[i], names);
         else if (misses[i])

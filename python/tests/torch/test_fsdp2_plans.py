@@ -147,7 +147,7 @@ class Stack(torch.nn.Module):
 
 
 def units_of(model, nested):
-    """The same as a model of the library. Blocks in `nested` have their first part as a unit of its own."""
+    """The same as a model of the library. The first part of blocks in `nested` is a nested unit."""
     made = bp.Model("stack")
 
     def add(name, module, parent, but=()):
