@@ -308,7 +308,8 @@ int advice_print_ranks(const analysis *a, const plan_options *o)
         if (misses[i] && ranks[i] > 0)
             printf("Fits from --dp %u: %s.\n", ranks[i], names);
         else if (misses[i])
-            printf("Fits with no --dp: %s; the pool and parameters outside units take %s.\n", names, cli_bytes(least));
+            printf("Fits with no --dp: %s; the pool and %s take %s.\n", names,
+                   a->state.unsharded > 0 ? "unsharded parameters" : "parameters outside units", cli_bytes(least));
     }
     return EXIT_GO_ON;
 }
