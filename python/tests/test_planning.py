@@ -287,7 +287,7 @@ class Plans(unittest.TestCase):
 
     @unittest.skipUnless(COMMAND, "needs the command")
     def test_defaults_of_the_command(self):
-        """What the command plans without options is what Python plans without arguments, in the layout of the runtime."""
+        """The command without options plans as Python without arguments does, in the layout of the runtime."""
         for rule, layout in (("megatron", "megatron"), ("fsdp2", "stacked")):
             buckets = bp.Buckets(bp.Model.read(NANO).with_layout(layout), rule)
             plan = bp.Plan(buckets, bp.Schedule.training(buckets))
