@@ -204,6 +204,23 @@ class Reports(StepCommand):
         self.assertIn("No allocations were recorded", text)
         self.assertIn("75.00 MiB more are needed", text)
 
+    def test_several_failed_requests(self):
+        """All are listed; the one with most live bytes is told."""
+        r = Recording()
+        blocks = [r.alloc(size * MIB) for size in (3, 9)]
+        r.event("oom", 0, 40 * MIB)
+        for address in blocks:
+            r.free(address)
+        for _ in range(12):
+            r.event("oom", 0, 50 * MIB)
+        device = self.device(r.snapshot())
+        self.assertEqual((device["oom_events"], device["oom"]["event"], device["oom"]["live_bytes"]), (13, 2, 12 * MIB))
+        text = self.report(r)
+        self.assertIn("OUT OF MEMORY at event 2,", text)
+        self.assertIn("13 requests found no memory", text)
+        self.assertIn("  event 2: a request of 40.00 MiB, 12.00 MiB live\n  event 7: a request of 50.00 MiB, 0 B live\n", text)
+        self.assertIn("  and 5 more\n", text)
+
     def test_failed_requests_of_files(self):
         """In the report of several files, too."""
         r = Recording()

@@ -35,22 +35,50 @@ static void find_recorded(step_answer *a)
     a->has_segments = a->recorded_at_peak >= a->peak_bytes; /* recordings on fake tensors have live blocks only */
 }
 
+/* Bytes that begin and end at each event; free() them. NULL: out of memory. */
+static int64_t *changes_of(const step_answer *a, uint64_t *live)
+{
+    int64_t *changes = calloc(a->trace->event_count + 1, sizeof *changes);
+    *live = 0;
+    for (size_t i = 0; i < a->allocations.count && changes != NULL; i++) {
+        const bp_allocation *each = &a->allocations.all[i];
+        const int64_t bytes = (int64_t)bp_step_round(each->bytes);
+        if (each->begin == BP_TRACE_NONE)
+            *live += (uint64_t)bytes;
+        else
+            changes[each->begin] += bytes;
+        if (each->end != BP_TRACE_NONE)
+            changes[each->end] -= bytes;
+    }
+    return changes;
+}
+
+/* The request with most live bytes, the last of several. */
 static int find_failure(step_answer *a)
 {
-    uint32_t last = BP_TRACE_NONE;
+    uint32_t worst = BP_TRACE_NONE;
+    uint64_t live = 0, most = 0;
+    int64_t *changes = changes_of(a, &live);
+    if (changes == NULL)
+        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
     for (uint32_t i = 0; i < a->trace->event_count; i++) {
-        if (a->trace->events[i].action == BP_TRACE_OOM) {
-            a->failures++;
-            last = i;
-        }
+        live += (uint64_t)changes[i];
+        if (a->trace->events[i].action != BP_TRACE_OOM)
+            continue;
+        if (a->failures < STEP_LISTED_FAILURES)
+            a->listed[a->failures] = (step_failure){.event = i, .live_bytes = live};
+        a->failures++;
+        worst = live >= most ? i : worst;
+        most = live >= most ? live : most;
     }
-    if (last == BP_TRACE_NONE)
+    free(changes);
+    if (worst == BP_TRACE_NONE)
         return EXIT_GO_ON;
-    bp_status status = bp_failed_request_init(a->trace, last, &a->failed);
+    bp_status status = bp_failed_request_init(a->trace, worst, &a->failed);
     if (status != BP_OK)
         return cli_fail_status(status);
     for (unsigned by = 0; by < STEP_GROUPINGS; by++)
-        CLI_TRY(step_holders_find(a, last, (step_grouping)by, &a->at_failure[by]));
+        CLI_TRY(step_holders_find(a, worst, (step_grouping)by, &a->at_failure[by]));
     return EXIT_GO_ON;
 }
 

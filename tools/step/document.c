@@ -81,7 +81,7 @@ static void add_holders(bp_json_writer *d, const step_holders holders[STEP_GROUP
     }
 }
 
-/* The last request that found no memory; null: none. */
+/* The request that found no memory with most live bytes; null: none. */
 static void add_failure(bp_json_writer *d, const step_answer *a)
 {
     if (a->failures == 0) {

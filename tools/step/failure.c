@@ -104,16 +104,29 @@ static void print_remedy(const step_answer *a)
     }
 }
 
+static void print_list(const step_answer *a)
+{
+    const size_t shown = a->failures < STEP_LISTED_FAILURES ? (size_t)a->failures : STEP_LISTED_FAILURES;
+    printf("%llu requests found no memory; the one with most live bytes is told here:\n",
+           (unsigned long long)a->failures);
+    for (size_t i = 0; i < shown; i++)
+        printf("  event %u: a request of %s, %s live\n", a->listed[i].event,
+               cli_bytes(a->trace->events[a->listed[i].event].bytes), cli_bytes(a->listed[i].live_bytes));
+    if (a->failures > shown)
+        printf("  and %llu more\n", (unsigned long long)a->failures - shown);
+}
+
 int step_report_failure(const step_answer *a, const step_options *options)
 {
     const bp_trace *t = a->trace;
     const bp_trace_event *request = &t->events[a->failed.event];
     const step_holders *live = &a->at_failure[options->by];
-    printf("OUT OF MEMORY at event %u, %.3f s after the first: a request of %s on stream %llu%s\n", a->failed.event,
+    printf("OUT OF MEMORY at event %u, %.3f s after the first: a request of %s on stream %llu\n", a->failed.event,
            (double)(request->time_us - t->events[0].time_us) / 1e6, cli_bytes(request->bytes),
-           (unsigned long long)t->streams[request->stream],
-           a->failures > 1 ? cli_text(" (the last of %llu)", (unsigned long long)a->failures) : "");
+           (unsigned long long)t->streams[request->stream]);
     print_frames(a, request->stack);
+    if (a->failures > 1)
+        print_list(a);
     if (a->failed.reserved_bytes > 0)
         printf("%s were live, PyTorch had %s from the driver, and the device had %s free\n\n", cli_bytes(live->bytes),
                cli_bytes(a->failed.reserved_bytes), cli_bytes(request->address));

@@ -155,15 +155,21 @@ static int find_groups(step_picture *p, step_grouping by)
         const step_holders group = {.all = &holders.all[i], .count = 1};
         char name[STEP_NAME_CHARS];
         bool is_used = false;
+        uint64_t drawn = 0; /* at the peak */
         for (size_t order = 0; order < p->kind->count; order++) {
             if (p->groups[order] != PICTURE_GROUPS || !is_in_group(p, by, order, &group))
                 continue;
             p->groups[order] = (uint8_t)p->group_count;
             is_used = true;
+            const bp_step_item *item = &p->kind->items[order];
+            const bp_allocation *a = &p->answer->allocations.all[item->allocation];
+            if (!item->is_outside && a->begin <= p->step->peak_event &&
+                (a->end == BP_TRACE_NONE || a->end > p->step->peak_event))
+                drawn += bp_step_round(item->bytes);
         }
         if (is_used)
             snprintf(p->group_names[p->group_count++], PICTURE_LABEL_CHARS, "%.300s: %s at the peak",
-                     step_holder_name(&holders.all[i], by, name), cli_bytes(holders.all[i].bytes));
+                     step_holder_name(&holders.all[i], by, name), cli_bytes(drawn));
     }
     free(holders.all);
     for (size_t order = 0; order < p->kind->count; order++) {
@@ -192,7 +198,7 @@ static const char *label_of(const void *user, size_t item, char text[PICTURE_LAB
 
 static int draw(step_picture *p, const step_options *options, const output *to)
 {
-    char title[256], proof[160], peak[64];
+    char title[256], proof[240], peak[64];
     bp_status status = bp_packing_create(&p->packing);
     if (status == BP_OK)
         status = add_items(p);
@@ -200,9 +206,11 @@ static int draw(step_picture *p, const step_options *options, const output *to)
         return cli_fail_status(status);
     CLI_TRY(find_groups(p, options->by == STEP_BY_PLACE ? STEP_BY_KIND : (step_grouping)options->by));
     snprintf(title, sizeof title, "%.120s: %zu allocations of a step", step_file(p->answer->path), p->kind->count);
-    snprintf(proof, sizeof proof, "planned %s, peak live %s%s; beside them %s live during whole steps",
+    const uint64_t outside = p->answer->plan.outside_bytes;
+    snprintf(proof, sizeof proof, "planned %s, peak live %s%s; beside them %s live during whole steps%s",
              cli_bytes(p->kind->bytes), cli_bytes(p->kind->lower_bound_bytes),
-             p->answer->plan.optimal ? ": optimal" : "", cli_bytes(p->answer->plan.persistent_bytes));
+             p->answer->plan.optimal ? ": optimal" : "", cli_bytes(p->answer->plan.persistent_bytes),
+             outside > 0 ? cli_text(", and %s not planned", cli_bytes(outside)) : "");
     snprintf(peak, sizeof peak, "peak: %s live", cli_bytes(p->step->peak_bytes));
     const packing_picture input = {.title = title,
                                    .proof = proof,

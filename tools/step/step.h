@@ -53,6 +53,14 @@ typedef struct step_causes {
     uint64_t private_pool; /* free memory of private pools (graphs, MemPool) */
 } step_causes;
 
+/* A request that found no memory. */
+typedef struct step_failure {
+    uint32_t event;
+    uint64_t live_bytes;
+} step_failure;
+
+enum { STEP_LISTED_FAILURES = 8 };
+
 /* A device of a file. */
 typedef struct step_answer {
     const char *path;
@@ -65,7 +73,8 @@ typedef struct step_answer {
     uint64_t peak_bytes; /* of the recording, live and rounded to 512 bytes */
     uint32_t peak_event; /* BP_TRACE_NONE: before the first event */
     step_holders peak[STEP_GROUPINGS];
-    uint64_t failures; /* requests that found no memory ("oom"), and the last of them */
+    uint64_t failures; /* requests that found no memory ("oom"), the first of them, and the one with most live bytes */
+    step_failure listed[STEP_LISTED_FAILURES];
     bp_failed_request failed;
     step_holders at_failure[STEP_GROUPINGS];
     bool has_segments;                    /* the file has what PyTorch had from the driver */
