@@ -253,12 +253,14 @@ static void draw_mark(cairo_t *cr, const page *p)
     const double x = x_of(&p->plot, p, p->input->mark_time), bottom = p->plot.y + p->plot.height;
     const bool is_left = x < p->plot.x + 0.6 * p->plot.width;
     const double beside = is_left ? x + 4 : x - 4, anchor = is_left ? 0 : 1;
+    const double bound = y_of(&p->plot, (double)p->input->bound), top = p->plot.y + 12;
+    const double beneath = bound - top < 14 ? bound + 14 : top; /* not over the labels of levels */
     double below = bottom;
     picture_colour(cr, PICTURE_MARK, 1);
     picture_dash(cr, true);
     picture_line(cr, x, p->plot.y, x, bottom, 1);
     picture_dash(cr, false);
-    picture_label(cr, &mark, beside, p->plot.y + 12, anchor, p->input->mark);
+    picture_label(cr, &mark, beside, beneath, anchor, p->input->mark);
     for (size_t i = 0; i < p->witness_count; i++) {
         const box *b = &p->boxes[p->witness[i]];
         const picture_box e = extent_of(&p->plot, p, b);
