@@ -192,6 +192,20 @@ class Reports(StepCommand):
         self.assertEqual((oom["pending_bytes"], oom["free"]), (95 * MIB, []))
         self.assertIn(pending, self.run_step("x.pickle").stdout)
 
+    def test_frames_of_failures(self):
+        """Those of the program; of PyTorch, or of C++ behind the allocator, where there are no others. Sizes do not wrap."""
+        cxx = [frame("torch::unwind::unwind()", "??", 0), frame("at::_ops::mm::call(at::Tensor const&)", "??", 0),
+               frame("x" * 100000, "??", 0)]
+        torch = [frame("linear", "/env/site-packages/torch/nn/functional.py", 5)]
+        for frames, lines in ((cxx, ["at::_ops::mm::call", "x" * 200]), (cxx + torch, ["functional.py:5 linear"]),
+                              (cxx + torch + [frame("forward", "/home/model.py", 7)], ["model.py:7 forward"]),
+                              ([], [])):
+            r = Recording()
+            r.free(r.alloc(512))
+            r.event("oom", (1 << 64) - 1, (1 << 62) - 1, 0, frames)
+            text = self.report(r)
+            self.assertEqual(re.findall(r"(?m)^  at (.*)$", text), lines)
+
     def test_failure_without_allocations(self):
         """The blocks at the end and the request are there."""
         r = Recording()

@@ -8,6 +8,21 @@
 
 enum { MOST_FRAMES = 8 };
 
+/* Functions of C++, from the one that names the allocation: those before it are the allocator's. */
+static void print_native_frames(const step_answer *a, uint32_t stack)
+{
+    const bp_trace *trace = a->trace;
+    size_t shown = 0;
+    for (size_t i = 0; stack != BP_TRACE_NONE && i < trace->stacks[stack].count && shown < MOST_FRAMES; i++) {
+        const bp_trace_frame *frame = &trace->frames[trace->stacks[stack].frames[i]];
+        const size_t chars = bp_trace_function_chars(frame->function);
+        if (shown > 0 || frame == a->places.all[stack].frame) {
+            printf("  at %.*s\n", (int)(chars < 200 ? chars : 200), frame->function);
+            shown++;
+        }
+    }
+}
+
 /* Frames of the program and its framework; those of PyTorch where there are no others. */
 static void print_frames(const step_answer *a, uint32_t stack)
 {
@@ -28,11 +43,8 @@ static void print_frames(const step_answer *a, uint32_t stack)
         putchar('\n');
         shown++;
     }
-    for (size_t i = 0; i < count && shown == 0 && i < MOST_FRAMES; i++) { /* of C++ alone */
-        const char *function = trace->frames[trace->stacks[stack].frames[i]].function;
-        const size_t chars = bp_trace_function_chars(function);
-        printf("  at %.*s\n", (int)(chars < 200 ? chars : 200), function);
-    }
+    if (shown == 0)
+        print_native_frames(a, stack);
     if (count == 0)
         puts("  (no frames were recorded)");
 }
