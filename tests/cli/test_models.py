@@ -21,6 +21,11 @@ LLAMA = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "nu
          "vocab_size": 1000}
 
 
+def of_reader(notes):
+    """Notes about the file, without those about the plan of a small model."""
+    return re.sub("(; )?padding is [0-9]+ % of the gathered bytes", "", notes)
+
+
 class Named(InFolder):
     def setUp(self):
         super().setUp()
@@ -170,7 +175,7 @@ class Bundled(Named):
         self.assertGreater(len(paths), 180)
         report = json.loads(self.answered("plan", *paths, "--policy", "max", "--json"))
         for model in report["models"]:
-            self.assertIn(model.get("notes", allowed[0]), allowed, model["model"])
+            self.assertIn(of_reader(model.get("notes", "")), ("", *allowed), model["model"])
 
 
 class Notes(Named):
@@ -184,7 +189,7 @@ class Notes(Named):
                 ({"num_key_value_head": 2}, "num_key_value_head 2 (meant: num_key_value_heads?)"),
                 ({"quantization_config": {"quant_method": "fp8"}}, "not read: quantization_config (fp8)"),
                 ({"architectures": ["LlamaForRewardModel"]}, "architectures names LlamaForRewardModel, a class that is not known")):
-            note = self.plan(**values).stdout.splitlines()[1]
+            note = of_reader(self.plan(**values).stdout.splitlines()[1])
             self.assertIn(words, note)
             self.refused(self.plan("--strict", **values), 2, f"config.json: {note}")
         self.assertEqual(self.plan("--strict").returncode, 0)

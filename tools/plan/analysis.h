@@ -25,7 +25,7 @@ typedef struct analysis {
     bp_layout layout;
     char *name;
     uint64_t parameters, prediction_parameters;
-    char notes[2048];       /* on parts of the file that are not counted; "" for none */
+    char notes[2048];      /* on parts of the file that are not counted; "" for none */
     size_t units;          /* with buckets, without root groups */
     uint64_t root_bytes;   /* of FSDP2's root groups, gathered */
     size_t models;         /* in the pool */
