@@ -510,7 +510,7 @@ static int ask(const analysis *analyses, size_t count, const plan_options *optio
         if (analyses[i].single_ranks)
             return cli_fail(EXIT_BAD_INPUT, "%s: nothing to explain: %s", analyses[i].name, analyses[i].notes);
     }
-    whatif *answers = calloc(count, sizeof *answers);
+    whatif *answers = calloc(count + 1, sizeof *answers);
     if (answers == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
     int code = EXIT_GO_ON;

@@ -217,6 +217,8 @@ static int write_files(const view_file *files, size_t count, output *outputs)
             const output *to = &outputs[i];
             char label[VIEW_LABEL_CHARS], step[VIEW_LABEL_CHARS], title[2 * VIEW_LABEL_CHARS + 80];
             const view_pool *pool = view_file_highest(file);
+            if (pool == NULL || pool->info == NULL)
+                return cli_fail(EXIT_BAD_INPUT, "%s %s: the snapshot has no pool to draw", to->option, to->path);
             view_file_label(file, label);
             view_file_step(file, step);
             snprintf(title, sizeof title, "%.60s, %s%s%s", pool->info->name, label, *step != '\0' ? ", " : "", step);
