@@ -46,13 +46,18 @@ static void add_plan(bp_json_writer *d, const bp_step_plan *p)
     bp_json_end(d);
 }
 
-static void add_place(bp_json_writer *d, const step_holder *h)
+/* NULL: no frame. */
+static void add_frame(bp_json_writer *d, const bp_trace_frame *frame)
 {
-    const bp_trace_frame *frame = h->place != NULL ? h->place->frame : NULL;
-    char module[STEP_NAME_CHARS];
     bp_json_add_text(d, "file", frame != NULL ? frame->file : "");
     bp_json_add_number(d, "line", frame != NULL ? frame->line : 0);
     bp_json_add_text(d, "function", frame != NULL ? frame->function : "");
+}
+
+static void add_place(bp_json_writer *d, const step_holder *h)
+{
+    char module[STEP_NAME_CHARS];
+    add_frame(d, h->place != NULL ? h->place->frame : NULL);
     bp_json_add_text(d, "module", step_module(h, module));
     bp_json_add_text(d, "phase", bp_trace_phase_name((bp_trace_phase)h->phase));
     bp_json_add_flag(d, "live_at_start", h->kind == BP_MEMORY_EARLIER);
@@ -101,11 +106,8 @@ static void add_failure(bp_json_writer *d, const step_answer *a)
     bp_json_add_number(d, "pending_bytes", a->failed.pending_bytes);
     bp_json_add_list(d, "frames");
     for (size_t i = 0; i < frames; i++) {
-        const bp_trace_frame *frame = &a->trace->frames[a->trace->stacks[request->stack].frames[i]];
         bp_json_add_object(d, NULL);
-        bp_json_add_text(d, "file", frame->file);
-        bp_json_add_number(d, "line", frame->line);
-        bp_json_add_text(d, "function", frame->function);
+        add_frame(d, &a->trace->frames[a->trace->stacks[request->stack].frames[i]]);
         bp_json_end(d);
     }
     bp_json_end(d);

@@ -257,33 +257,22 @@ static bp_status trace_find_annotations(const bp_snapshot_at *list, found_annota
     return BP_OK;
 }
 
-/* The annotations of a device: [*begin, returned value). */
-static size_t annotations_of(const found_annotation *found, size_t count, uint64_t device, size_t *begin)
-{
-    size_t at = 0;
-    while (at < count && found[at].device < device)
-        at++;
-    for (*begin = at; at < count && found[at].device == device; at++)
-        continue;
-    return at;
-}
-
 /* Annotations are those of the device that was current: a trace without has those of the device that has most. */
 static bp_status trace_take_annotations(bp_trace_file *file, const found_annotation *found, size_t count)
 {
-    size_t ranges[MOST_DEVICES][2], most[2] = {0, 0}, total = 0, used = 0;
+    size_t own[MOST_DEVICES][2] = {{0}}, ranges[MOST_DEVICES][2], most[2] = {0, 0}, total = 0, used = 0;
     void *all = NULL;
-    for (size_t i = 0; i < MOST_DEVICES && count > 0; i++) {
-        size_t begin = 0, end = annotations_of(found, count, i, &begin);
-        if (end - begin > most[1] - most[0]) {
-            most[0] = begin;
-            most[1] = end;
-        }
+    for (size_t i = 0; i < count && found[i].device < MOST_DEVICES; i++) { /* by device */
+        size_t *range = own[found[i].device];
+        range[0] = i == 0 || found[i - 1].device != found[i].device ? i : range[0];
+        range[1] = i + 1;
+        if (range[1] - range[0] > most[1] - most[0])
+            memcpy(most, range, sizeof most);
     }
     for (size_t i = 0; i < file->info.trace_count; i++) {
-        ranges[i][1] = annotations_of(found, count, file->traces[i].device, &ranges[i][0]);
-        if (ranges[i][0] == ranges[i][1] && file->traces[i].event_count > 0 &&
-            total + most[1] - most[0] <= MOST_ANNOTATIONS)
+        const bp_trace *trace = &file->traces[i];
+        memcpy(ranges[i], own[trace->device], sizeof ranges[i]);
+        if (ranges[i][0] == ranges[i][1] && trace->event_count > 0 && total + most[1] - most[0] <= MOST_ANNOTATIONS)
             memcpy(ranges[i], most, sizeof most);
         total += ranges[i][1] - ranges[i][0];
     }
