@@ -2,7 +2,6 @@
 answering. The parameters of every known type are compared with those of the class in transformers, on the meta device.
 """
 
-import glob
 import os
 import sys
 
@@ -24,16 +23,6 @@ MOST_ELEMENTS = 1 << 24
 # Classes that the tables do not know: the note says so. Those of T5 and Whisper have other decoders.
 UNKNOWN = {("t5", "AutoModelForSequenceClassification"), ("t5", "AutoModelForTokenClassification"),
            ("t5", "AutoModelForQuestionAnswering")}
-
-
-def configurations():
-    """Of each type: the paths. Wrappers have other parts beside the text."""
-    chosen = {}
-    for path in sorted(glob.glob(os.path.join(FOLDER, "*.json"))):
-        values = dump.read(path)
-        if "text_config" not in values and "vision_config" not in values:
-            chosen.setdefault(values["model_type"], []).append(path)
-    return chosen
 
 
 def theirs(values, auto):
@@ -60,7 +49,7 @@ def ours(values):
 
 
 @pytest.mark.parametrize("auto", AUTOS)
-@pytest.mark.parametrize("kind,paths", sorted(configurations().items()), ids=lambda value: str(value)[:20])
+@pytest.mark.parametrize("kind,paths", dump.text_types(), ids=lambda value: str(value)[:20])
 def test_counts(kind, paths, auto):
     for path in paths:
         values = {**dump.read(path), "num_labels": 3}

@@ -2,7 +2,6 @@
 and a field that changes the number of parameters must be read or named in a note. A note about any other field is noise.
 """
 
-import glob
 import os
 import sys
 
@@ -22,16 +21,6 @@ MOST_ELEMENTS = 1 << 24
 # Publishers' own code reads these fields, and transformers does not.
 OTHERWISE = {("deepseek_v3", "moe_layer_freq"), ("kimi_k2", "moe_layer_freq"), ("nemotron_h", "attention_bias"),
              ("nemotron_h", "tie_word_embeddings")}
-
-
-def configurations():
-    """The first of each type of text models that transformers builds."""
-    chosen = {}
-    for path in sorted(glob.glob(os.path.join(FOLDER, "*.json"))):
-        values = dump.read(path)
-        if "text_config" not in values and "vision_config" not in values:
-            chosen.setdefault(values["model_type"], []).append(path)
-    return sorted(chosen.items())
 
 
 def theirs(values):
@@ -55,7 +44,7 @@ def changes(value):
     return [4, True] if value is None else []
 
 
-@pytest.mark.parametrize("kind,paths", configurations(), ids=lambda value: str(value)[:20])
+@pytest.mark.parametrize("kind,paths", dump.text_types(), ids=lambda value: str(value)[:20])
 def test_fields(kind, paths):
     for path in paths:
         values = dump.read(path)

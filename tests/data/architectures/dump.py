@@ -8,6 +8,7 @@ Names are those of published checkpoints: transformers' own conversion, run back
 is the text part.
 """
 import copy
+import glob
 import hashlib
 import json
 import os
@@ -33,6 +34,16 @@ ALIASES = {"kimi_k2": "deepseek_v3", "mimo": "qwen2"}
 # Types whose publishers' code has the router's correction bias as a parameter; transformers has a buffer.
 BIASED = ("deepseek_v3", "kimi_k2")
 OTHER_PARTS = re.compile(r"^(model\.)?(visual|vision|multi_modal|audio|embed_vision|embed_audio|connector|patch_merge_mlp|vit_large)")
+
+
+def text_types():
+    """The configurations of this folder by type: their paths. Without wrappers, which have other parts beside the text."""
+    chosen = {}
+    for path in sorted(glob.glob(os.path.join(os.path.dirname(os.path.abspath(__file__)), "*.json"))):
+        values = read(path)
+        if "text_config" not in values and "vision_config" not in values:
+            chosen.setdefault(values["model_type"], []).append(path)
+    return sorted(chosen.items())
 
 
 def build(values):
