@@ -195,8 +195,12 @@ static bp_status finder_run(finder *f)
     BP_TRY(finder_add_silent(f));
     uint64_t sum = 0;
     for (size_t i = 0; i < f->found->count; i++) {
-        if (f->found->all[i].bytes > UINT64_MAX - BP_STEP_ALIGNMENT ||
-            !bp_add_u64(sum, bp_step_round(f->found->all[i].bytes), &sum))
+        const bp_allocation *a = &f->found->all[i];
+        if (a->bytes >= BP_LARGEST_REQUEST)
+            return bp_fail(BP_ERR_OVERFLOW,
+                           "trace: an allocation of %llu bytes at 0x%llx; PyTorch refuses 1 EiB and more",
+                           (unsigned long long)a->bytes, (unsigned long long)a->address);
+        if (!bp_add_u64(sum, bp_step_round(a->bytes), &sum))
             return bp_fail(BP_ERR_OVERFLOW, "trace: the bytes of its %zu allocations together exceed 64 bits",
                            f->found->count);
     }

@@ -14,7 +14,6 @@
 #define LARGEST_SMALL MIB         /* blocks of the small pool */
 #define LARGEST_PACKED (10 * MIB) /* smaller blocks share segments */
 #define SEGMENT_STEP (2 * MIB)
-#define LARGEST_REQUEST ((uint64_t)1 << 60)
 
 /* ---- settings ---------------------------------------------------------------------------------------------------- */
 
@@ -32,7 +31,7 @@ static void read_mebibytes(const char *text, const char *key, uint64_t *bytes)
     char *end;
     const char *number = found + strlen(key);
     unsigned long long value = strtoull(number, &end, 10);
-    if (end != number && value < LARGEST_REQUEST / MIB)
+    if (end != number && value < BP_LARGEST_REQUEST / MIB)
         *bytes = value * MIB;
 }
 
@@ -68,10 +67,10 @@ static bp_status check_settings(const bp_caching_settings *settings)
     if (!(threshold >= 0 && threshold < 1))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "garbage_collection_threshold: %g; it must be in [0, 1)", threshold);
     if (settings->large_segment_bytes < SEGMENT_STEP || settings->large_segment_bytes % SEGMENT_STEP != 0 ||
-        settings->large_segment_bytes > LARGEST_REQUEST)
+        settings->large_segment_bytes > BP_LARGEST_REQUEST)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "large_segment_bytes: %llu is not a multiple of 2 MiB",
                        (unsigned long long)settings->large_segment_bytes);
-    if (settings->device_bytes > LARGEST_REQUEST || settings->limit_bytes > LARGEST_REQUEST)
+    if (settings->device_bytes > BP_LARGEST_REQUEST || settings->limit_bytes > BP_LARGEST_REQUEST)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "device_bytes, limit_bytes: %llu, %llu; a device has at most 1 EiB",
                        (unsigned long long)settings->device_bytes, (unsigned long long)settings->limit_bytes);
     if (settings->max_split_bytes != 0 && settings->max_split_bytes < settings->large_segment_bytes)
@@ -85,7 +84,7 @@ uint64_t bp_caching_round(const bp_caching_settings *settings, uint64_t bytes)
 {
     if (bytes < SMALLEST_BLOCK)
         return SMALLEST_BLOCK;
-    if (bytes >= LARGEST_REQUEST) /* refused by bp_caching_allocate */
+    if (bytes >= BP_LARGEST_REQUEST) /* refused by bp_caching_allocate */
         return bytes;
     unsigned log2 = log2_of(bytes), row = log2 < 20 ? 0 : log2 - 20 > 15 ? 15 : log2 - 20;
     uint64_t divisions = settings->roundup_power2_divisions[row];
@@ -102,7 +101,7 @@ uint64_t bp_caching_segment_bytes(const bp_caching_settings *settings, uint64_t 
         return SEGMENT_STEP;
     if (rounded < LARGEST_PACKED)
         return settings->large_segment_bytes;
-    return rounded < LARGEST_REQUEST ? (rounded + SEGMENT_STEP - 1) / SEGMENT_STEP * SEGMENT_STEP : rounded;
+    return rounded < BP_LARGEST_REQUEST ? (rounded + SEGMENT_STEP - 1) / SEGMENT_STEP * SEGMENT_STEP : rounded;
 }
 
 /* ---- creation ---------------------------------------------------------------------------------------------------- */
@@ -308,7 +307,7 @@ static bp_caching_block *take_cached(bp_caching_allocator *a, const bp_caching_r
 static bp_status make_request(bp_caching_allocator *a, uint64_t bytes, uint64_t stream, uint32_t number,
                               bp_caching_request *request)
 {
-    if (bytes >= LARGEST_REQUEST)
+    if (bytes >= BP_LARGEST_REQUEST)
         return bp_fail(BP_ERR_OVERFLOW, "an allocation of %llu bytes; PyTorch refuses 1 EiB and more",
                        (unsigned long long)bytes);
     *request = (bp_caching_request){.bytes = bp_caching_round(&a->settings, bytes), .stream = stream};
@@ -322,7 +321,7 @@ static bp_status make_request(bp_caching_allocator *a, uint64_t bytes, uint64_t 
 bool bp_caching_is_cached(const bp_caching_allocator *a, uint64_t bytes, uint64_t stream, uint32_t pool)
 {
     bp_caching_request request = {.bytes = bp_caching_round(&a->settings, bytes), .stream = stream};
-    if (pool >= a->pool_count || bytes >= LARGEST_REQUEST)
+    if (pool >= a->pool_count || bytes >= BP_LARGEST_REQUEST)
         return false;
     request.pool = &a->pools[pool][request.bytes <= LARGEST_SMALL];
     request.expands = a->settings.expandable_segments && !request.pool->own_allocator;

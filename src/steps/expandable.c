@@ -35,6 +35,10 @@ static bp_status reserve_addresses(bp_caching_allocator *a, const bp_caching_req
     *reserved = NULL;
     uint64_t bytes = bp_caching_reservation(&a->settings, request->pool->is_small), address;
     uint64_t page = request->pool->is_small ? SMALL_PAGE : a->settings.large_segment_bytes;
+    if (bytes < request->bytes && a->settings.device_bytes != 0)
+        return BP_OK; /* more than the device has */
+    if (bytes < request->bytes)
+        bytes = (request->bytes + page - 1) / page * page;
     if (a->device.reserve != NULL ? !a->device.reserve(a->device.user, bytes, &address)
                                   : !bp_caching_take_addresses(a, bytes, &address))
         return BP_OK;

@@ -25,7 +25,8 @@ typedef enum bp_trace_action {
     BP_TRACE_EMPTY_CACHE /* torch.cuda.empty_cache, of recordings without segments */
 } bp_trace_action;
 
-#define BP_TRACE_NONE UINT32_MAX /* no call stack, no segment */
+#define BP_LARGEST_REQUEST ((uint64_t)1 << 60) /* PyTorch refuses so many bytes and more */
+#define BP_TRACE_NONE UINT32_MAX               /* no call stack, no segment */
 
 /* Purposes of memory. A recording of bucketpool.torch.trace names them; for others bp_attribution derives them. */
 typedef enum bp_memory_kind {

@@ -398,6 +398,24 @@ class Steps(StepCommand):
         for grouping in ("place", "module", "phase", "kind"):
             self.assertEqual(self.run_step("x.pickle", "--plot", "x.svg", "--by", grouping).returncode, 0)
 
+    def test_sizes_beyond_devices(self):
+        """Above the addresses that an expandable segment reserves, 1.125 TiB for an unknown device."""
+        block = {"address": 4096, "size": 32 << 20, "state": "active_allocated"}
+        segment = {"address": 4096, "total_size": 32 << 20, "device": 0, "stream": 0, "segment_type": "large",
+                   "is_expandable": False}
+        for size in (2**40, 9 * 2**37, 9 * 2**37 + 1, 2**41, 2**50, 2**60 - 1):
+            event = {"action": "alloc", "addr": 4096, "size": 512, "stream": 0, "frames": []}
+            large = {**event, "addr": 2**40, "size": size}
+            self.write({"segments": [], "device_traces": [[event, large, {**large, "action": "free_completed"}]]})
+            result = self.run_step("x.pickle", "--json")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            reserved = json.loads(result.stdout)["devices"][0]["expandable_bytes"]
+            self.assertTrue(size <= reserved <= size + (22 << 20), (size, reserved))  # a page of each size
+            for address in (4096, 2**39):
+                self.write({"segments": [{**segment, "blocks": [{**block, "requested_size": size}]}],
+                            "device_traces": [[{**event, "addr": address}]]})
+                self.assertIn(self.run_step("x.pickle").returncode, (0, 2))
+
     def test_mistakes(self):
         model = Model(4)
         for _ in range(3):
@@ -412,6 +430,7 @@ class Steps(StepCommand):
             ({**good, "device_traces": [[{"action": "alloc", "size": 1}] * 2]}, "an event without \"addr\""),
             ({**good, "device_traces": [[{"action": "alloc", "addr": -1, "size": 1}]]}, "not a non-negative integer"),
             ({**good, "device_traces": [[{"action": "alloc", "addr": 1 << 63, "size": 1 << 63}]]}, "exceed 64 bits"),
+            ({**good, "device_traces": [[{"action": "alloc", "addr": 0, "size": 1 << 60}]]}, "PyTorch refuses 1 EiB"),
             ({**good, "device_traces": [[good["device_traces"][0][0]] * 2]}, "an event is in two places"),
             ({**good, "device_traces": [good["device_traces"][0]] * 2}, "the events of another device"),
             ({**good, "device_traces": [good["device_traces"][0] + [7]]}, "a list of events has another item"),
