@@ -236,8 +236,9 @@ BP_API bp_status bp_plan_set_option(bp_plan *plan, const char *key, const char *
 
 #define BP_FINGERPRINT_CHARS 65 /**< 64 hexadecimal digits and a terminator */
 
-/** SHA-256 of alignment, slabs, requests and classes in canonical form. Plans that can serve the ranks of one job have
- * the same fingerprint. docs/reference/formats.md lists the hashed bytes. O(requests); not for the training loop.
+/** SHA-256 of policy, copies, bound, alignment, slabs, requests and classes in canonical form. Plans that can serve the
+ * ranks of one job have the same fingerprint; the names of models and options are free. docs/reference/formats.md lists
+ * the hashed bytes. O(requests); not for the training loop.
  *
  * Errors: BP_ERR_INVALID_ARGUMENT (NULL). */
 BP_API bp_status bp_plan_fingerprint(const bp_plan *plan, char fingerprint[BP_FINGERPRINT_CHARS]);

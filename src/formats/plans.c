@@ -1,4 +1,4 @@
-/* Plans as bucketpool.plan/1: written, and read into a validated plan whose fingerprint equals the file's.
+/* Plans as bucketpool.plan/1: written, and read into a validated plan whose fingerprint and checksum equal the file's.
  * docs/reference/formats.md describes every member. */
 #include <bucketpool/formats.h>
 
@@ -49,7 +49,8 @@ static bp_status check_saveable(const bp_plan_info *plan)
     return bp_fail(BP_ERR_UNSUPPORTED, "a plan whose requests are never live cannot be saved");
 }
 
-static void write_plan_document(bp_json_writer *w, const bp_plan_info *plan, const char *fingerprint)
+static void write_plan_document(bp_json_writer *w, const bp_plan_info *plan, const char *fingerprint,
+                                const char *checksum)
 {
     bp_json_add_object(w, NULL);
     bp_json_add_text(w, "format", "bucketpool.plan/1");
@@ -92,6 +93,7 @@ static void write_plan_document(bp_json_writer *w, const bp_plan_info *plan, con
         write_request(w, &plan->requests[i]);
     bp_json_end(w);
     bp_json_add_text(w, "fingerprint", fingerprint);
+    bp_json_add_text(w, "checksum", checksum);
     bp_json_end(w);
 }
 
@@ -100,10 +102,11 @@ bp_status bp_plan_write(const bp_plan *plan, const char *path)
     if (plan == NULL || path == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_write: plan and path must not be NULL");
     bp_json_writer writer = {.layout = BP_JSON_FITTED};
-    char fingerprint[BP_FINGERPRINT_CHARS];
+    char fingerprint[BP_FINGERPRINT_CHARS], checksum[BP_FINGERPRINT_CHARS];
     BP_TRY(check_saveable(bp_plan_get_info(plan)));
     BP_TRY(bp_plan_fingerprint(plan, fingerprint));
-    write_plan_document(&writer, bp_plan_get_info(plan), fingerprint);
+    BP_TRY(bp_plan_checksum(plan, checksum));
+    write_plan_document(&writer, bp_plan_get_info(plan), fingerprint, checksum);
     if (writer.has_replaced)
         bp_json_check(&writer,
                       bp_fail(BP_ERR_INVALID_ARGUMENT, "a plan with names that are not UTF-8 cannot be saved"));
@@ -240,7 +243,7 @@ static bp_status plan_read_list(const bp_json_at *root, const char *key, size_t 
 static bp_status read_contents(const bp_json_at *root, contents *c)
 {
     static const char *const members[] = {"format", "model", "options", "policy",   "copies",      "alignment", "bytes",
-                                          "bound",  "slabs", "classes", "requests", "fingerprint", NULL};
+                                          "bound",  "slabs", "classes", "requests", "fingerprint", "checksum",  NULL};
     const char *format = NULL;
     BP_TRY(bp_json_expect_object(root, NULL));
     BP_TRY(plan_read_name(root, "format", &format));
@@ -273,26 +276,40 @@ static bp_status read_contents(const bp_json_at *root, contents *c)
     return BP_OK;
 }
 
-/* Refuses a plan that was edited or truncated: its slabs must be exactly those that the plan allocates, and its
- * fingerprint must match. */
+/* A hash in the document must equal that of the plan which was read. */
+static bp_status check_hash(const bp_json_at *root, const char *key,
+                            bp_status (*hash)(const bp_plan *, char[BP_FINGERPRINT_CHARS]), const bp_plan *plan)
+{
+    bp_json_at member = bp_json_member(root, key);
+    const char *written = NULL;
+    char computed[BP_FINGERPRINT_CHARS];
+    BP_TRY(bp_json_name(&member, &written));
+    BP_TRY(hash(plan, computed));
+    if (strcmp(written, computed) != 0)
+        return bp_json_fail(&member,
+                            "is %.16s..., but the file's content has %.16s...: it was changed after it was "
+                            "made; plan again with other options instead",
+                            written, computed);
+    return BP_OK;
+}
+
+/* Refuses a plan that was edited or truncated: its slabs must be exactly those that the plan allocates, its bound at most
+ * their bytes, and fingerprint and checksum must match. */
 static bp_status check_unchanged(const bp_json_at *root, const bp_plan_info *info, const bp_plan *plan)
 {
     uint64_t sum = 0;
     for (size_t i = 0; i < info->slab_count && bp_add_u64(sum, info->slabs[i].bytes, &sum); i++)
         ;
-    bp_json_at bytes = bp_json_member(root, "bytes"), fingerprint = bp_json_member(root, "fingerprint");
+    bp_json_at bytes = bp_json_member(root, "bytes"), bound = bp_json_member(root, "bound");
+    bp_json_at lower_bound = bp_json_member(&bound, "lower_bound_bytes");
     if (sum != info->bytes)
         return bp_json_fail(&bytes, "is %llu, but the slabs have %llu bytes", (unsigned long long)info->bytes,
                             (unsigned long long)sum);
-    const char *written = NULL;
-    char computed[BP_FINGERPRINT_CHARS];
-    BP_TRY(bp_json_name(&fingerprint, &written));
-    BP_TRY(bp_plan_fingerprint(plan, computed));
-    if (strcmp(written, computed) != 0)
-        return bp_json_fail(&fingerprint,
-                            "is %.16s..., but the requests have %.16s...: the plan was changed after it was made",
-                            written, computed);
-    return BP_OK;
+    if (info->lower_bound_bytes > info->bytes)
+        return bp_json_fail(&lower_bound, "is %llu, more than the plan's %llu bytes",
+                            (unsigned long long)info->lower_bound_bytes, (unsigned long long)info->bytes);
+    BP_TRY(check_hash(root, "fingerprint", bp_plan_fingerprint, plan));
+    return check_hash(root, "checksum", bp_plan_checksum, plan);
 }
 
 static bp_status plan_read_make_plan(const bp_json_at *root, contents *c, bp_plan **plan)

@@ -203,7 +203,7 @@ bp_status bp_plan_set_option(bp_plan *plan, const char *key, const char *value)
 
 /* ---- fingerprints ------------------------------------------------------------------------------------------------ */
 
-/* SHA-256 over a plan's slabs, requests and classes; docs/reference/formats.md specifies the bytes. */
+/* SHA-256; docs/reference/formats.md specifies the bytes. */
 
 /* Little-endian, so that fingerprints agree between machines. */
 static void hash_number(bp_sha256 *sha, uint64_t value)
@@ -220,6 +220,14 @@ static void hash_text(bp_sha256 *sha, const char *text)
     bp_sha256_update(sha, text, strlen(text) + 1);
 }
 
+static void finish_hash(bp_sha256 *sha, char text[BP_FINGERPRINT_CHARS])
+{
+    uint8_t digest[32];
+    bp_sha256_finish(sha, digest);
+    for (int i = 0; i < 32; i++)
+        snprintf(text + 2 * i, 3, "%02x", digest[i]);
+}
+
 bp_status bp_plan_fingerprint(const bp_plan *plan, char fingerprint[BP_FINGERPRINT_CHARS])
 {
     if (plan == NULL || fingerprint == NULL)
@@ -227,7 +235,11 @@ bp_status bp_plan_fingerprint(const bp_plan *plan, char fingerprint[BP_FINGERPRI
     bp_sha256 sha;
     bp_sha256_init(&sha);
     hash_text(&sha, "bucketpool.plan/1");
-    hash_number(&sha, plan->info.alignment);
+    hash_text(&sha, bp_policy_name(plan->info.policy));
+    const uint64_t head[] = {plan->info.copies, plan->info.lower_bound_bytes, (uint64_t)plan->info.optimal,
+                             plan->info.alignment};
+    for (size_t k = 0; k < sizeof head / sizeof *head; k++)
+        hash_number(&sha, head[k]);
     hash_number(&sha, plan->slab_count);
     for (size_t i = 0; i < plan->slab_count; i++) {
         hash_text(&sha, plan->slabs[i].group);
@@ -251,10 +263,24 @@ bp_status bp_plan_fingerprint(const bp_plan *plan, char fingerprint[BP_FINGERPRI
         for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
             hash_number(&sha, numbers[k]);
     }
-    uint8_t digest[32];
-    bp_sha256_finish(&sha, digest);
-    for (int i = 0; i < 32; i++)
-        snprintf(fingerprint + 2 * i, 3, "%02x", digest[i]);
+    finish_hash(&sha, fingerprint);
+    return BP_OK;
+}
+
+bp_status bp_plan_checksum(const bp_plan *plan, char checksum[BP_FINGERPRINT_CHARS])
+{
+    char fingerprint[BP_FINGERPRINT_CHARS];
+    BP_TRY(bp_plan_fingerprint(plan, fingerprint));
+    bp_sha256 sha;
+    bp_sha256_init(&sha);
+    hash_text(&sha, fingerprint);
+    hash_text(&sha, plan->info.model);
+    hash_number(&sha, plan->option_count);
+    for (size_t i = 0; i < plan->option_count; i++) {
+        hash_text(&sha, plan->options[i].key);
+        hash_text(&sha, plan->options[i].value);
+    }
+    finish_hash(&sha, checksum);
     return BP_OK;
 }
 

@@ -237,7 +237,9 @@ def fingerprint(plan):
     def numbers(*values):
         data.extend(struct.pack(f"<{len(values)}Q", *values))
     text("bucketpool.plan/1")
-    numbers(plan["alignment"], len(plan["slabs"]))
+    text(plan["policy"])
+    numbers(plan["copies"], plan["bound"]["lower_bound_bytes"], int(plan["bound"]["optimal"]), plan["alignment"],
+            len(plan["slabs"]))
     for slab in plan["slabs"]:
         text(slab["group"])
         numbers(slab["bytes"])
@@ -250,6 +252,15 @@ def fingerprint(plan):
     numbers(len(plan["classes"]))
     for c in plan["classes"]:
         numbers(c["slab"], DTYPES[c["dtype"]], c["copies"], c["offset"], c["stride"], c["bytes"])
+    return hashlib.sha256(data).hexdigest()
+
+
+def checksum(plan):
+    """As docs/reference/formats.md has it."""
+    options = plan["options"]
+    data = b"".join(text.encode() + b"\0" for text in (plan["fingerprint"], plan["model"]))
+    data += struct.pack("<Q", len(options))
+    data += b"".join(text.encode() + b"\0" for option in options.items() for text in option)
     return hashlib.sha256(data).hexdigest()
 
 
@@ -269,9 +280,10 @@ class Plans(Case):
                     if (r["unit"], r["bucket"], r["role"]) == (f"backbone.layers.{unit}", bucket, role))
 
     def drive(self, *options, plan=None):
-        """Writes the plan with its right fingerprint and drives it."""
+        """Writes the plan with its right hashes and drives it."""
         plan = plan or self.plan
         plan["fingerprint"] = fingerprint(plan)
+        plan["checksum"] = checksum(plan)
         path = self.write("plan.json", plan)
         return run("run", *self.MODEL, "--plan", path, *self.SCALE, *options)
 
@@ -282,6 +294,7 @@ class Plans(Case):
 
     def test_documented_fingerprint(self):
         self.assertEqual(fingerprint(self.plan), self.plan["fingerprint"])
+        self.assertEqual(checksum(self.plan), self.plan["checksum"])
 
     def test_valid_plans(self):
         self.clean(self.drive())

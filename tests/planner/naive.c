@@ -278,6 +278,11 @@ void naive_fingerprint(const bp_plan *plan, char text[BP_FINGERPRINT_CHARS])
     bp_sha256_init(&sha);
     bp_sha256_update(&sha, "bucketpool.plan/1", sizeof "bucketpool.plan/1");
     const bp_plan_info *info = bp_plan_get_info(plan);
+    const char *policy = bp_policy_name(info->policy);
+    bp_sha256_update(&sha, policy, strlen(policy) + 1);
+    hash_number(&sha, info->copies);
+    hash_number(&sha, info->lower_bound_bytes);
+    hash_number(&sha, info->optimal ? 1 : 0);
     hash_number(&sha, info->alignment);
     hash_number(&sha, info->slab_count);
     for (size_t i = 0; i < info->slab_count; i++) {

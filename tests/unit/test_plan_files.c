@@ -166,11 +166,60 @@ static void test_edited_requests(void **state)
     }
 }
 
+/* Changes the leaf number *left below a value, counted down; true when it is done. */
+static bool edit_leaf(json_t *value, size_t *left)
+{
+    const char *key;
+    json_t *member;
+    size_t index;
+    json_object_foreach(value, key, member)
+    {
+        if (json_is_boolean(member) && (*left)-- == 0)
+            return json_object_set_new(value, key, json_boolean(!json_boolean_value(member))) == 0;
+        if (!json_is_boolean(member) && edit_leaf(member, left))
+            return true;
+    }
+    json_array_foreach(value, index, member)
+    {
+        if (edit_leaf(member, left))
+            return true;
+    }
+    if (json_is_integer(value) && (*left)-- == 0)
+        return json_integer_set(value, json_integer_value(value) ^ 1) == 0;
+    if (json_is_string(value) && (*left)-- == 0) {
+        const char *was = json_string_value(value);
+        char text[100] = "max";
+        if (strcmp(was, "fixed") != 0) {
+            snprintf(text, sizeof text, "%.90s", was);
+            text[0] = text[0] == 'a' ? 'b' : 'a';
+        }
+        return json_string_set(value, text) == 0;
+    }
+    return false;
+}
+
+/* Nothing in a saved plan is believed without a check. */
+static void test_every_leaf(void **state)
+{
+    (void)state;
+    size_t edited = 0;
+    for (;; edited++) {
+        size_t left = edited;
+        json_t *document = plan_document();
+        if (!edit_leaf(document, &left)) {
+            json_decref(document);
+            break;
+        }
+        assert_refused(document, "broken.json");
+    }
+    assert_in_range(edited, 80, 200);
+}
+
 static void test_broken_documents(void **state)
 {
     (void)state;
     static const char *const members[] = {"format", "model", "policy",   "copies",      "alignment", "bytes",
-                                          "bound",  "slabs", "requests", "fingerprint", "options"};
+                                          "bound",  "slabs", "requests", "fingerprint", "checksum",  "options"};
     for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
         json_t *document = plan_document();
         json_object_del(document, members[i]);
@@ -262,6 +311,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_round_trip, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_edited_requests, scratch_setup, scratch_teardown),
+        cmocka_unit_test_setup_teardown(test_every_leaf, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_broken_documents, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_unused_requests, scratch_setup, scratch_teardown),
         cmocka_unit_test_setup_teardown(test_unsaveable_plans, scratch_setup, scratch_teardown),
