@@ -27,12 +27,15 @@ typedef struct dl_managed {
 static __typeof__(&bp_pool_try_acquire) pool_try_acquire;
 static __typeof__(&bp_pool_use) pool_use;
 static __typeof__(&bp_pool_release) pool_release;
+static PyTypeObject *pool_handle_type, *stream_handle_type;
+static PyObject *refuse; /* raises the exception for an argument that is not a stream */
 static PyObject *handle_name;
 static int exiting; /* Python must not be called any more */
 
 typedef struct prepared {
     PyObject_HEAD PyObject *pool;
     uint32_t id;
+    uint64_t bytes;
     PyObject *make, *at_end; /* of serve_with() */
     PyObject *pool_handle;   /* while a tensor uses the memory: keeps it mapped */
     int64_t numel;
@@ -42,13 +45,19 @@ typedef struct prepared {
 /* ---- calls of the library ------------------------------------------------------------------------------------------------ */
 
 /* The pointer of a Pool or Stream, with a reference to its handle, which keeps the object alive. NULL if it is closed. Returns 0 on errors. */
-static int pointer_of(PyObject *owner, PyObject **handle, void **pointer)
+static int pointer_of(PyObject *owner, PyTypeObject *type, PyObject **handle, void **pointer)
 {
     Py_buffer view;
     *handle = PyObject_GetAttr(owner, handle_name);
     *pointer = NULL;
-    if (*handle == NULL || *handle == Py_None)
-        return *handle != NULL;
+    if (*handle == Py_None)
+        return 1;
+    if (*handle == NULL || !PyType_IsSubtype(Py_TYPE(*handle), type)) {
+        PyErr_Clear();
+        Py_CLEAR(*handle);
+        Py_XDECREF(PyObject_CallFunctionObjArgs(refuse, owner, NULL));
+        return 0;
+    }
     if (PyObject_GetBuffer(*handle, &view, PyBUF_SIMPLE) != 0) {
         Py_CLEAR(*handle);
         return 0;
@@ -66,9 +75,9 @@ static int call(prepared *self, operation what, PyObject *stream, void **address
     PyObject *pool_handle, *stream_handle, *error;
     void *pool, *native;
     bp_status status;
-    if (!pointer_of(self->pool, &pool_handle, &pool))
+    if (!pointer_of(self->pool, pool_handle_type, &pool_handle, &pool))
         return 0;
-    if (!pointer_of(stream, &stream_handle, &native)) {
+    if (!pointer_of(stream, stream_handle_type, &stream_handle, &native)) {
         Py_DECREF(pool_handle);
         return 0;
     }
@@ -181,6 +190,14 @@ static PyObject *prepared_tensor(PyObject *object, PyObject *const *arguments, P
     numel = PyLong_AsLongLong(arguments[1]);
     if (numel == -1 && PyErr_Occurred())
         return NULL;
+    if (numel < 0 || (uint64_t)numel > self->bytes * 8 / self->managed.bits) {
+        PyObject *error = PyObject_CallMethod(self->pool, "_oversized", "ILi", self->id, (long long)numel,
+                                              (int)self->managed.bits / 8);
+        if (error != NULL)
+            PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+        Py_XDECREF(error);
+        return NULL;
+    }
     if (self->pool_handle != NULL)
         Py_RETURN_NONE;
     if (!call(self, TRY_ACQUIRE, arguments[0], &self->managed.data, &acquired, &handle))
@@ -214,14 +231,16 @@ static PyObject *prepared_new(PyTypeObject *type, PyObject *arguments, PyObject 
 {
     PyObject *pool;
     unsigned int id;
+    unsigned long long bytes;
     prepared *self;
-    if (named != NULL || !PyArg_ParseTuple(arguments, "OI:Prepared", &pool, &id))
+    if (named != NULL || !PyArg_ParseTuple(arguments, "OIK:Prepared", &pool, &id, &bytes))
         return NULL;
     self = (prepared *)PyType_GenericAlloc(type, 0);
     if (self != NULL) {
         Py_INCREF(pool);
         self->pool = pool;
         self->id = id;
+        self->bytes = bytes;
     }
     return (PyObject *)self;
 }
@@ -299,9 +318,15 @@ static PyType_Spec prepared_spec = {"bucketpool._binding.Prepared", sizeof(prepa
 static PyObject *bind(PyObject *module, PyObject *arguments)
 {
     unsigned long long acquire, use, release;
+    PyObject *pool_type, *stream_type;
     (void)module;
-    if (!PyArg_ParseTuple(arguments, "KKK:bind", &acquire, &use, &release))
+    if (!PyArg_ParseTuple(arguments, "KKKOOO:bind", &acquire, &use, &release, &pool_type, &stream_type, &refuse))
         return NULL;
+    Py_INCREF(pool_type);
+    Py_INCREF(stream_type);
+    Py_INCREF(refuse);
+    pool_handle_type = (PyTypeObject *)pool_type;
+    stream_handle_type = (PyTypeObject *)stream_type;
     pool_try_acquire = (__typeof__(pool_try_acquire))(uintptr_t)acquire;
     pool_use = (__typeof__(pool_use))(uintptr_t)use;
     pool_release = (__typeof__(pool_release))(uintptr_t)release;
@@ -318,7 +343,9 @@ static PyObject *stop(PyObject *module, PyObject *nothing)
 
 static PyMethodDef functions[] = {
     {"bind", bind, METH_VARARGS,
-     "bind(bp_pool_try_acquire, bp_pool_use, bp_pool_release): addresses of the library's functions."},
+     "bind(bp_pool_try_acquire, bp_pool_use, bp_pool_release, PoolHandle, StreamHandle, refuse): addresses of the "
+     "library's functions, the types of "
+     "handles, and a function that raises for an object that is neither."},
     {"stop", stop, METH_NOARGS, "The interpreter exits: ends of storages are no longer reported."},
     {NULL, NULL, 0, NULL}};
 

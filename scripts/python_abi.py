@@ -36,8 +36,9 @@ PREAMBLE = '''\
 """The C interface, by its own names. Written by scripts/python_abi.py from include/bucketpool: change the headers, not
 this file.
 
-Each section names the header that documents it. Objects are c_void_p; enumerations are plain integers. FUNCTIONS
-has, for each library, the result and the arguments of its functions; _library.py declares them."""
+Each section names the header that documents it. Objects are c_void_p in fields and results, and typed pointers as
+arguments, so that ctypes refuses another object; enumerations are plain integers. FUNCTIONS has, for each library, the
+result and the arguments of its functions; _library.py declares them."""
 
 %s
 from typing import Any, Dict, List, Tuple
@@ -48,6 +49,23 @@ class Sized(Structure):
 
     def __init__(self, **values: Any) -> None:
         super().__init__(size=sizeof(self), **values)
+
+
+class Uncopied:
+    """An object without copies and pickles: each would be another owner of the same object of the library."""
+
+    __slots__ = ()
+
+    def __copy__(self) -> Any:
+        raise TypeError(f"a {type(self).__name__} cannot be copied: it is one object of the "
+                        "library; pass it on instead")
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.__copy__()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(f"a {type(self).__name__} cannot be pickled: it exists in this process only; create it again "
+                        "in the other one")
 
 
 '''
@@ -99,6 +117,8 @@ class Writer:
         self.structs = set()      # with fields
         self.function_types = {}  # name: is it one
         self.enums = set()
+        self.opaque = {}          # objects that functions get, in their order
+        self.is_argument = False  # of a function of the library
         self.functions = {"core": {}, "formats": {}, "logprob": {}}
         self.values = {}          # of enumerators and macros
 
@@ -143,7 +163,11 @@ class Writer:
                 return "c_char_p"
             if names[0] in self.function_types:
                 return names[0]
-            if names == ["void"] or (names[0].startswith("bp_") and names[0] not in self.structs | self.enums):
+            is_opaque = names[0].startswith("bp_") and names[0] not in self.structs | self.enums
+            if is_opaque and self.is_argument:
+                self.opaque[names[0]] = True
+                return names[0]
+            if is_opaque or names == ["void"]:
                 return "c_void_p"
         return f"POINTER({self.type_of(node)})"
 
@@ -193,7 +217,10 @@ class Writer:
         elif isinstance(kind, c_ast.Enum):
             self.enumeration(kind)
         elif isinstance(kind, c_ast.FuncDecl):
-            self.functions[library][node.name] = (self.type_of(kind.type), self.arguments(kind))
+            result = self.type_of(kind.type)
+            self.is_argument = True
+            self.functions[library][node.name] = (result, self.arguments(kind))
+            self.is_argument = False
         elif isinstance(kind, c_ast.Struct) and kind.decls:
             self.struct(kind.name, kind)
 
@@ -224,7 +251,8 @@ class Writer:
                 self.declaration(node, LIBRARIES.get(name, "core"))
 
     def text(self):
-        lines = [*self.lines, "", "FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {"]
+        objects = [line for name in self.opaque for line in ("", "", f"class {name}(Uncopied, c_void_p):", "    pass")]
+        lines = [*self.lines, *objects, "", "", "FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {"]
         for library, functions in self.functions.items():
             lines.append(f'    "{library}": {{')
             for name, (result, arguments) in functions.items():

@@ -1,8 +1,9 @@
 """The C interface, by its own names. Written by scripts/python_abi.py from include/bucketpool: change the headers, not
 this file.
 
-Each section names the header that documents it. Objects are c_void_p; enumerations are plain integers. FUNCTIONS
-has, for each library, the result and the arguments of its functions; _library.py declares them."""
+Each section names the header that documents it. Objects are c_void_p in fields and results, and typed pointers as
+arguments, so that ctypes refuses another object; enumerations are plain integers. FUNCTIONS has, for each library, the
+result and the arguments of its functions; _library.py declares them."""
 
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64,
                     c_size_t, c_uint32, c_uint64, c_uint8, c_void_p, sizeof)
@@ -14,6 +15,23 @@ class Sized(Structure):
 
     def __init__(self, **values: Any) -> None:
         super().__init__(size=sizeof(self), **values)
+
+
+class Uncopied:
+    """An object without copies and pickles: each would be another owner of the same object of the library."""
+
+    __slots__ = ()
+
+    def __copy__(self) -> Any:
+        raise TypeError(f"a {type(self).__name__} cannot be copied: it is one object of the "
+                        "library; pass it on instead")
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.__copy__()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(f"a {type(self).__name__} cannot be pickled: it exists in this process only; create it again "
+                        "in the other one")
 
 
 # ---- status.h ------------------------------------------------------------------------------------------------------
@@ -867,6 +885,102 @@ class bp_peaks_info(Structure):
     _fields_ = [("peak_count", c_size_t), ("peaks", POINTER(bp_peak))]
 
 
+class bp_device(Uncopied, c_void_p):
+    pass
+
+
+class bp_stream(Uncopied, c_void_p):
+    pass
+
+
+class bp_event(Uncopied, c_void_p):
+    pass
+
+
+class bp_graph(Uncopied, c_void_p):
+    pass
+
+
+class bp_model(Uncopied, c_void_p):
+    pass
+
+
+class bp_buckets(Uncopied, c_void_p):
+    pass
+
+
+class bp_schedule(Uncopied, c_void_p):
+    pass
+
+
+class bp_plan(Uncopied, c_void_p):
+    pass
+
+
+class bp_pool(Uncopied, c_void_p):
+    pass
+
+
+class bp_capture(Uncopied, c_void_p):
+    pass
+
+
+class bp_comm(Uncopied, c_void_p):
+    pass
+
+
+class bp_registration(Uncopied, c_void_p):
+    pass
+
+
+class bp_cp_split(Uncopied, c_void_p):
+    pass
+
+
+class bp_cp(Uncopied, c_void_p):
+    pass
+
+
+class bp_logprob(Uncopied, c_void_p):
+    pass
+
+
+class bp_lm_head(Uncopied, c_void_p):
+    pass
+
+
+class bp_loss(Uncopied, c_void_p):
+    pass
+
+
+class bp_pinned(Uncopied, c_void_p):
+    pass
+
+
+class bp_offload(Uncopied, c_void_p):
+    pass
+
+
+class bp_lease(Uncopied, c_void_p):
+    pass
+
+
+class bp_packing(Uncopied, c_void_p):
+    pass
+
+
+class bp_profile(Uncopied, c_void_p):
+    pass
+
+
+class bp_alternatives(Uncopied, c_void_p):
+    pass
+
+
+class bp_peaks(Uncopied, c_void_p):
+    pass
+
+
 FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
     "core": {
         "bp_status_name": (c_char_p, [c_int]),
@@ -874,34 +988,34 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_error_record": (c_int, [c_int, c_char_p]),
         "bp_version": (c_char_p, []),
         "bp_host_config_init": (c_int, [POINTER(bp_host_config), c_size_t]),
-        "bp_device_create_host": (c_int, [POINTER(bp_host_config), POINTER(c_void_p)]),
-        "bp_device_create_null": (c_int, [POINTER(c_void_p)]),
-        "bp_device_destroy": (None, [POINTER(c_void_p)]),
-        "bp_device_name": (c_char_p, [c_void_p]),
-        "bp_device_is_host_accessible": (c_int, [c_void_p]),
-        "bp_device_synchronize": (c_int, [c_void_p]),
-        "bp_device_usage_get": (c_int, [c_void_p, POINTER(bp_device_usage)]),
-        "bp_stream_create": (c_int, [c_void_p, c_char_p, POINTER(c_void_p)]),
-        "bp_stream_import": (c_int, [c_void_p, c_uint64, c_char_p, POINTER(c_void_p)]),
-        "bp_stream_destroy": (None, [POINTER(c_void_p)]),
-        "bp_stream_name": (c_char_p, [c_void_p]),
-        "bp_stream_native": (c_int, [c_void_p, POINTER(c_uint64)]),
-        "bp_stream_synchronize": (c_int, [c_void_p]),
-        "bp_stream_call": (c_int, [c_void_p, bp_host_function, c_void_p]),
-        "bp_stream_fill": (c_int, [c_void_p, c_void_p, c_uint8, c_uint64]),
-        "bp_stream_copy": (c_int, [c_void_p, c_void_p, c_void_p, c_uint64]),
-        "bp_event_create": (c_int, [c_void_p, POINTER(c_void_p)]),
-        "bp_event_destroy": (None, [POINTER(c_void_p)]),
-        "bp_event_record": (c_int, [c_void_p, c_void_p]),
-        "bp_stream_wait": (c_int, [c_void_p, c_void_p]),
-        "bp_event_synchronize": (c_int, [c_void_p]),
-        "bp_graph_begin": (c_int, [c_void_p]),
-        "bp_graph_end": (c_int, [c_void_p, POINTER(c_void_p)]),
-        "bp_graph_launch": (c_int, [c_void_p, c_void_p]),
-        "bp_graph_destroy": (None, [POINTER(c_void_p)]),
-        "bp_stream_capture_of": (c_int, [c_void_p, POINTER(c_uint64)]),
-        "bp_device_pin": (c_int, [c_void_p, c_void_p, c_uint64]),
-        "bp_device_unpin": (c_int, [c_void_p, c_void_p, c_uint64]),
+        "bp_device_create_host": (c_int, [POINTER(bp_host_config), POINTER(bp_device)]),
+        "bp_device_create_null": (c_int, [POINTER(bp_device)]),
+        "bp_device_destroy": (None, [POINTER(bp_device)]),
+        "bp_device_name": (c_char_p, [bp_device]),
+        "bp_device_is_host_accessible": (c_int, [bp_device]),
+        "bp_device_synchronize": (c_int, [bp_device]),
+        "bp_device_usage_get": (c_int, [bp_device, POINTER(bp_device_usage)]),
+        "bp_stream_create": (c_int, [bp_device, c_char_p, POINTER(bp_stream)]),
+        "bp_stream_import": (c_int, [bp_device, c_uint64, c_char_p, POINTER(bp_stream)]),
+        "bp_stream_destroy": (None, [POINTER(bp_stream)]),
+        "bp_stream_name": (c_char_p, [bp_stream]),
+        "bp_stream_native": (c_int, [bp_stream, POINTER(c_uint64)]),
+        "bp_stream_synchronize": (c_int, [bp_stream]),
+        "bp_stream_call": (c_int, [bp_stream, bp_host_function, c_void_p]),
+        "bp_stream_fill": (c_int, [bp_stream, c_void_p, c_uint8, c_uint64]),
+        "bp_stream_copy": (c_int, [bp_stream, c_void_p, c_void_p, c_uint64]),
+        "bp_event_create": (c_int, [bp_device, POINTER(bp_event)]),
+        "bp_event_destroy": (None, [POINTER(bp_event)]),
+        "bp_event_record": (c_int, [bp_event, bp_stream]),
+        "bp_stream_wait": (c_int, [bp_stream, bp_event]),
+        "bp_event_synchronize": (c_int, [bp_event]),
+        "bp_graph_begin": (c_int, [bp_stream]),
+        "bp_graph_end": (c_int, [bp_stream, POINTER(bp_graph)]),
+        "bp_graph_launch": (c_int, [bp_graph, bp_stream]),
+        "bp_graph_destroy": (None, [POINTER(bp_graph)]),
+        "bp_stream_capture_of": (c_int, [bp_stream, POINTER(c_uint64)]),
+        "bp_device_pin": (c_int, [bp_device, c_void_p, c_uint64]),
+        "bp_device_unpin": (c_int, [bp_device, c_void_p, c_uint64]),
         "bp_dtype_bits": (c_uint32, [c_int]),
         "bp_dtype_name": (c_char_p, [c_int]),
         "bp_dtype_parse": (c_int, [c_char_p, POINTER(c_int)]),
@@ -909,146 +1023,148 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_dtype_is_gradient": (c_int, [c_int]),
         "bp_dtype_bytes": (c_int, [c_int, c_uint64, POINTER(c_uint64)]),
         "bp_parameter_init": (c_int, [POINTER(bp_parameter), c_size_t]),
-        "bp_model_create": (c_int, [c_char_p, POINTER(c_void_p)]),
-        "bp_model_destroy": (None, [POINTER(c_void_p)]),
-        "bp_model_add_unit": (c_int, [c_void_p, c_char_p, c_int32, POINTER(c_uint32)]),
-        "bp_model_add_parameter": (c_int, [c_void_p, POINTER(bp_parameter)]),
-        "bp_model_add_bucket": (c_int, [c_void_p, POINTER(bp_given_bucket)]),
-        "bp_model_add_event": (c_int, [c_void_p, POINTER(bp_model_event)]),
-        "bp_model_set_order": (c_int, [c_void_p, POINTER(c_uint32), c_size_t]),
-        "bp_model_validate": (c_int, [c_void_p]),
-        "bp_model_add_note": (c_int, [c_void_p, c_char_p]),
-        "bp_model_get_info": (POINTER(bp_model_info), [c_void_p]),
-        "bp_model_with_layout": (c_int, [c_void_p, c_int, POINTER(c_void_p)]),
-        "bp_model_shard": (c_int, [c_void_p, c_uint32, c_uint32, POINTER(c_void_p)]),
+        "bp_model_create": (c_int, [c_char_p, POINTER(bp_model)]),
+        "bp_model_destroy": (None, [POINTER(bp_model)]),
+        "bp_model_add_unit": (c_int, [bp_model, c_char_p, c_int32, POINTER(c_uint32)]),
+        "bp_model_add_parameter": (c_int, [bp_model, POINTER(bp_parameter)]),
+        "bp_model_add_bucket": (c_int, [bp_model, POINTER(bp_given_bucket)]),
+        "bp_model_add_event": (c_int, [bp_model, POINTER(bp_model_event)]),
+        "bp_model_set_order": (c_int, [bp_model, POINTER(c_uint32), c_size_t]),
+        "bp_model_validate": (c_int, [bp_model]),
+        "bp_model_add_note": (c_int, [bp_model, c_char_p]),
+        "bp_model_get_info": (POINTER(bp_model_info), [bp_model]),
+        "bp_model_with_layout": (c_int, [bp_model, c_int, POINTER(bp_model)]),
+        "bp_model_shard": (c_int, [bp_model, c_uint32, c_uint32, POINTER(bp_model)]),
         "bp_role_name": (c_char_p, [c_int]),
         "bp_role_parse": (c_int, [c_char_p, POINTER(c_int)]),
         "bp_buckets_config_init": (c_int, [POINTER(bp_buckets_config), c_size_t]),
-        "bp_buckets_create": (c_int, [c_void_p, POINTER(bp_buckets_config), POINTER(c_void_p)]),
-        "bp_buckets_create_merged": (c_int, [POINTER(c_void_p), POINTER(c_char_p), c_size_t, POINTER(c_void_p)]),
-        "bp_buckets_destroy": (None, [POINTER(c_void_p)]),
-        "bp_buckets_get_info": (POINTER(bp_buckets_info), [c_void_p]),
+        "bp_buckets_create": (c_int, [bp_model, POINTER(bp_buckets_config), POINTER(bp_buckets)]),
+        "bp_buckets_create_merged": (c_int, [POINTER(bp_buckets), POINTER(c_char_p), c_size_t, POINTER(bp_buckets)]),
+        "bp_buckets_destroy": (None, [POINTER(bp_buckets)]),
+        "bp_buckets_get_info": (POINTER(bp_buckets_info), [bp_buckets]),
         "bp_schedule_config_init": (c_int, [POINTER(bp_schedule_config), c_size_t]),
-        "bp_schedule_create_training": (c_int, [c_void_p, POINTER(bp_schedule_config), POINTER(c_void_p)]),
+        "bp_schedule_create_training": (c_int, [bp_buckets, POINTER(bp_schedule_config), POINTER(bp_schedule)]),
         "bp_recorded_config_init": (c_int, [POINTER(bp_recorded_config), c_size_t]),
-        "bp_schedule_create_recorded": (c_int, [c_void_p, c_void_p, POINTER(bp_recorded_config), POINTER(c_void_p)]),
-        "bp_schedule_create_merged": (c_int, [POINTER(c_void_p), c_size_t, POINTER(c_void_p)]),
-        "bp_schedule_create_embedded": (c_int, [c_void_p, c_void_p, c_size_t, POINTER(c_void_p)]),
-        "bp_schedule_destroy": (None, [POINTER(c_void_p)]),
-        "bp_schedule_get_info": (POINTER(bp_schedule_info), [c_void_p]),
+        "bp_schedule_create_recorded": (c_int, [bp_model, bp_buckets, POINTER(bp_recorded_config),
+                                                POINTER(bp_schedule)]),
+        "bp_schedule_create_merged": (c_int, [POINTER(bp_schedule), c_size_t, POINTER(bp_schedule)]),
+        "bp_schedule_create_embedded": (c_int, [bp_schedule, bp_buckets, c_size_t, POINTER(bp_schedule)]),
+        "bp_schedule_destroy": (None, [POINTER(bp_schedule)]),
+        "bp_schedule_get_info": (POINTER(bp_schedule_info), [bp_schedule]),
         "bp_policy_name": (c_char_p, [c_int]),
         "bp_policy_parse": (c_int, [c_char_p, POINTER(c_int)]),
         "bp_plan_config_init": (c_int, [POINTER(bp_plan_config), c_size_t]),
-        "bp_plan_create": (c_int, [c_void_p, c_void_p, POINTER(bp_plan_config), POINTER(c_void_p)]),
-        "bp_plan_destroy": (None, [POINTER(c_void_p)]),
-        "bp_plan_get_info": (POINTER(bp_plan_info), [c_void_p]),
-        "bp_plan_find": (c_int, [c_void_p, c_char_p, c_uint32, c_int, c_int, c_uint64, POINTER(c_uint32)]),
-        "bp_plan_set_group": (c_int, [c_void_p, c_size_t, c_char_p]),
-        "bp_plan_set_model": (c_int, [c_void_p, c_char_p]),
-        "bp_plan_set_option": (c_int, [c_void_p, c_char_p, c_char_p]),
-        "bp_plan_fingerprint": (c_int, [c_void_p, c_char_p]),
-        "bp_plan_check": (c_int, [c_void_p, c_void_p, c_void_p]),
+        "bp_plan_create": (c_int, [bp_buckets, bp_schedule, POINTER(bp_plan_config), POINTER(bp_plan)]),
+        "bp_plan_destroy": (None, [POINTER(bp_plan)]),
+        "bp_plan_get_info": (POINTER(bp_plan_info), [bp_plan]),
+        "bp_plan_find": (c_int, [bp_plan, c_char_p, c_uint32, c_int, c_int, c_uint64, POINTER(c_uint32)]),
+        "bp_plan_set_group": (c_int, [bp_plan, c_size_t, c_char_p]),
+        "bp_plan_set_model": (c_int, [bp_plan, c_char_p]),
+        "bp_plan_set_option": (c_int, [bp_plan, c_char_p, c_char_p]),
+        "bp_plan_fingerprint": (c_int, [bp_plan, c_char_p]),
+        "bp_plan_check": (c_int, [bp_plan, bp_buckets, bp_schedule]),
         "bp_pool_config_init": (c_int, [POINTER(bp_pool_config), c_size_t]),
-        "bp_pool_create": (c_int, [c_void_p, c_void_p, POINTER(bp_pool_config), POINTER(c_void_p)]),
-        "bp_pool_destroy": (None, [POINTER(c_void_p)]),
-        "bp_pool_get_info": (POINTER(bp_pool_info), [c_void_p]),
+        "bp_pool_create": (c_int, [bp_device, bp_plan, POINTER(bp_pool_config), POINTER(bp_pool)]),
+        "bp_pool_destroy": (None, [POINTER(bp_pool)]),
+        "bp_pool_get_info": (POINTER(bp_pool_info), [bp_pool]),
         "bp_bind_init": (c_int, [POINTER(bp_bind), c_size_t]),
-        "bp_pool_bind": (c_int, [c_void_p, POINTER(bp_bind), POINTER(c_uint32)]),
-        "bp_pool_set_stream": (c_int, [c_void_p, POINTER(c_uint32), c_size_t, c_void_p]),
-        "bp_pool_set_zero": (c_int, [c_void_p, POINTER(c_uint32), c_size_t, c_int]),
-        "bp_pool_references": (c_uint32, [c_void_p, c_uint32]),
-        "bp_pool_address": (c_int, [c_void_p, c_uint32, POINTER(c_void_p), POINTER(c_uint64)]),
-        "bp_pool_acquire": (c_int, [c_void_p, POINTER(c_uint32), c_size_t, c_void_p, POINTER(c_void_p)]),
-        "bp_pool_try_acquire": (c_int, [c_void_p, POINTER(c_uint32), c_size_t, c_void_p, POINTER(c_void_p),
+        "bp_pool_bind": (c_int, [bp_pool, POINTER(bp_bind), POINTER(c_uint32)]),
+        "bp_pool_set_stream": (c_int, [bp_pool, POINTER(c_uint32), c_size_t, bp_stream]),
+        "bp_pool_set_zero": (c_int, [bp_pool, POINTER(c_uint32), c_size_t, c_int]),
+        "bp_pool_references": (c_uint32, [bp_pool, c_uint32]),
+        "bp_pool_address": (c_int, [bp_pool, c_uint32, POINTER(c_void_p), POINTER(c_uint64)]),
+        "bp_pool_acquire": (c_int, [bp_pool, POINTER(c_uint32), c_size_t, bp_stream, POINTER(c_void_p)]),
+        "bp_pool_try_acquire": (c_int, [bp_pool, POINTER(c_uint32), c_size_t, bp_stream, POINTER(c_void_p),
                                         POINTER(c_int)]),
-        "bp_pool_can_acquire": (c_int, [c_void_p, POINTER(c_uint32), c_size_t, POINTER(c_uint32), c_size_t,
+        "bp_pool_can_acquire": (c_int, [bp_pool, POINTER(c_uint32), c_size_t, POINTER(c_uint32), c_size_t,
                                         POINTER(c_int)]),
-        "bp_pool_use": (c_int, [c_void_p, POINTER(c_uint32), c_size_t, c_void_p]),
-        "bp_pool_release": (c_int, [c_void_p, POINTER(c_uint32), c_size_t, c_void_p]),
-        "bp_pool_cancel": (c_int, [c_void_p, POINTER(c_uint32), c_size_t]),
-        "bp_pool_seal": (c_int, [c_void_p]),
-        "bp_pool_is_sealed": (c_int, [c_void_p]),
-        "bp_pool_allow_overflow": (c_int, [c_void_p, c_int]),
-        "bp_pool_set_step": (None, [c_void_p, c_uint64]),
-        "bp_pool_statistics_get": (c_int, [c_void_p, POINTER(bp_pool_statistics)]),
-        "bp_pool_live": (c_int, [c_void_p, POINTER(bp_live_request), c_size_t, POINTER(c_size_t)]),
-        "bp_pool_dump": (c_int, [c_void_p, c_char_p, c_size_t, POINTER(c_size_t)]),
-        "bp_pool_sequence": (c_int, [c_void_p, POINTER(c_uint64), POINTER(c_uint64)]),
-        "bp_pool_trace_start": (c_int, [c_void_p, c_size_t, c_int]),
-        "bp_pool_trace_stop": (None, [c_void_p]),
-        "bp_pool_trace_count": (c_size_t, [c_void_p]),
-        "bp_pool_trace_get": (c_int, [c_void_p, c_size_t, POINTER(bp_pool_event)]),
-        "bp_pool_trace_to_model": (c_int, [c_void_p, c_uint64, c_uint64, c_void_p]),
+        "bp_pool_use": (c_int, [bp_pool, POINTER(c_uint32), c_size_t, bp_stream]),
+        "bp_pool_release": (c_int, [bp_pool, POINTER(c_uint32), c_size_t, bp_stream]),
+        "bp_pool_cancel": (c_int, [bp_pool, POINTER(c_uint32), c_size_t]),
+        "bp_pool_seal": (c_int, [bp_pool]),
+        "bp_pool_is_sealed": (c_int, [bp_pool]),
+        "bp_pool_allow_overflow": (c_int, [bp_pool, c_int]),
+        "bp_pool_set_step": (None, [bp_pool, c_uint64]),
+        "bp_pool_statistics_get": (c_int, [bp_pool, POINTER(bp_pool_statistics)]),
+        "bp_pool_live": (c_int, [bp_pool, POINTER(bp_live_request), c_size_t, POINTER(c_size_t)]),
+        "bp_pool_dump": (c_int, [bp_pool, c_char_p, c_size_t, POINTER(c_size_t)]),
+        "bp_pool_sequence": (c_int, [bp_pool, POINTER(c_uint64), POINTER(c_uint64)]),
+        "bp_pool_trace_start": (c_int, [bp_pool, c_size_t, c_int]),
+        "bp_pool_trace_stop": (None, [bp_pool]),
+        "bp_pool_trace_count": (c_size_t, [bp_pool]),
+        "bp_pool_trace_get": (c_int, [bp_pool, c_size_t, POINTER(bp_pool_event)]),
+        "bp_pool_trace_to_model": (c_int, [bp_pool, c_uint64, c_uint64, bp_model]),
         "bp_capture_config_init": (c_int, [POINTER(bp_capture_config), c_size_t]),
-        "bp_capture_begin": (c_int, [c_void_p, POINTER(bp_capture_config), POINTER(c_void_p)]),
-        "bp_capture_end": (c_int, [c_void_p]),
-        "bp_capture_before_launch": (c_int, [c_void_p, c_void_p]),
-        "bp_capture_launched": (c_int, [c_void_p, c_void_p]),
-        "bp_capture_destroy": (None, [POINTER(c_void_p)]),
-        "bp_capture_get_info": (POINTER(bp_capture_info), [c_void_p]),
-        "bp_pool_is_capturing": (c_int, [c_void_p]),
-        "bp_comm_create_self": (c_int, [POINTER(c_void_p)]),
-        "bp_comm_create_callback": (c_int, [POINTER(bp_comm_callbacks), c_void_p, c_char_p, POINTER(c_void_p)]),
-        "bp_comm_destroy": (None, [POINTER(c_void_p)]),
-        "bp_comm_get_info": (POINTER(bp_comm_info), [c_void_p]),
-        "bp_comm_exchange": (c_int, [c_void_p, c_void_p, c_uint64, c_void_p]),
-        "bp_comm_all_gather": (c_int, [c_void_p, c_void_p, c_void_p, c_uint64, c_void_p]),
-        "bp_comm_all_reduce": (c_int, [c_void_p, c_void_p, c_void_p, c_uint64, c_int, c_int, c_void_p]),
-        "bp_comm_reduce_scatter": (c_int, [c_void_p, c_void_p, c_void_p, c_uint64, c_int, c_int, c_void_p]),
-        "bp_comm_abort": (c_int, [c_void_p]),
-        "bp_comm_forget": (None, [c_void_p]),
+        "bp_capture_begin": (c_int, [bp_pool, POINTER(bp_capture_config), POINTER(bp_capture)]),
+        "bp_capture_end": (c_int, [bp_capture]),
+        "bp_capture_before_launch": (c_int, [bp_capture, bp_stream]),
+        "bp_capture_launched": (c_int, [bp_capture, bp_stream]),
+        "bp_capture_destroy": (None, [POINTER(bp_capture)]),
+        "bp_capture_get_info": (POINTER(bp_capture_info), [bp_capture]),
+        "bp_pool_is_capturing": (c_int, [bp_pool]),
+        "bp_comm_create_self": (c_int, [POINTER(bp_comm)]),
+        "bp_comm_create_callback": (c_int, [POINTER(bp_comm_callbacks), c_void_p, c_char_p, POINTER(bp_comm)]),
+        "bp_comm_destroy": (None, [POINTER(bp_comm)]),
+        "bp_comm_get_info": (POINTER(bp_comm_info), [bp_comm]),
+        "bp_comm_exchange": (c_int, [bp_comm, c_void_p, c_uint64, c_void_p]),
+        "bp_comm_all_gather": (c_int, [bp_comm, c_void_p, c_void_p, c_uint64, bp_stream]),
+        "bp_comm_all_reduce": (c_int, [bp_comm, c_void_p, c_void_p, c_uint64, c_int, c_int, bp_stream]),
+        "bp_comm_reduce_scatter": (c_int, [bp_comm, c_void_p, c_void_p, c_uint64, c_int, c_int, bp_stream]),
+        "bp_comm_abort": (c_int, [bp_comm]),
+        "bp_comm_forget": (None, [bp_comm]),
         "bp_register_kind_name": (c_char_p, [c_int]),
         "bp_registration_entry_init": (c_int, [POINTER(bp_registration_entry), c_size_t]),
-        "bp_registration_create": (c_int, [c_void_p, POINTER(bp_registration_entry), c_size_t, POINTER(c_void_p)]),
-        "bp_registration_destroy": (None, [POINTER(c_void_p)]),
-        "bp_registration_get_info": (POINTER(bp_registration_info), [c_void_p]),
-        "bp_registration_report": (c_int, [c_void_p, c_char_p, c_size_t, POINTER(c_size_t)]),
-        "bp_comm_create": (c_int, [POINTER(bp_comm_ops), c_void_p, c_char_p, POINTER(c_void_p)]),
+        "bp_registration_create": (c_int, [bp_pool, POINTER(bp_registration_entry), c_size_t,
+                                           POINTER(bp_registration)]),
+        "bp_registration_destroy": (None, [POINTER(bp_registration)]),
+        "bp_registration_get_info": (POINTER(bp_registration_info), [bp_registration]),
+        "bp_registration_report": (c_int, [bp_registration, c_char_p, c_size_t, POINTER(c_size_t)]),
+        "bp_comm_create": (c_int, [POINTER(bp_comm_ops), c_void_p, c_char_p, POINTER(bp_comm)]),
         "bp_cuda_config_init": (c_int, [POINTER(bp_cuda_config), c_size_t]),
-        "bp_device_create_cuda": (c_int, [POINTER(bp_cuda_config), POINTER(c_void_p)]),
-        "bp_cuda_get_info": (POINTER(bp_cuda_info), [c_void_p]),
-        "bp_device_create": (c_int, [POINTER(bp_device_ops), c_void_p, POINTER(c_void_p)]),
+        "bp_device_create_cuda": (c_int, [POINTER(bp_cuda_config), POINTER(bp_device)]),
+        "bp_cuda_get_info": (POINTER(bp_cuda_info), [bp_device]),
+        "bp_device_create": (c_int, [POINTER(bp_device_ops), c_void_p, POINTER(bp_device)]),
         "bp_export_config_init": (c_int, [POINTER(bp_export_config), c_size_t]),
-        "bp_pool_export": (c_int, [c_void_p, POINTER(bp_export_config), POINTER(c_void_p)]),
+        "bp_pool_export": (c_int, [bp_pool, POINTER(bp_export_config), POINTER(c_void_p)]),
         "bp_export_delete": (None, [POINTER(c_void_p)]),
         "bp_nccl_config_init": (c_int, [POINTER(bp_nccl_config), c_size_t]),
-        "bp_comm_create_nccl": (c_int, [POINTER(bp_nccl_config), POINTER(c_void_p)]),
+        "bp_comm_create_nccl": (c_int, [POINTER(bp_nccl_config), POINTER(bp_comm)]),
         "bp_pinned_config_init": (c_int, [POINTER(bp_pinned_config), c_size_t]),
-        "bp_pinned_create": (c_int, [c_void_p, POINTER(bp_pinned_config), POINTER(c_void_p)]),
-        "bp_pinned_destroy": (None, [POINTER(c_void_p)]),
-        "bp_pinned_allocate": (c_int, [c_void_p, c_uint64, c_uint64, POINTER(c_void_p)]),
-        "bp_pinned_free": (c_int, [c_void_p, c_void_p]),
-        "bp_pinned_statistics_get": (c_int, [c_void_p, POINTER(bp_pinned_statistics)]),
+        "bp_pinned_create": (c_int, [bp_device, POINTER(bp_pinned_config), POINTER(bp_pinned)]),
+        "bp_pinned_destroy": (None, [POINTER(bp_pinned)]),
+        "bp_pinned_allocate": (c_int, [bp_pinned, c_uint64, c_uint64, POINTER(c_void_p)]),
+        "bp_pinned_free": (c_int, [bp_pinned, c_void_p]),
+        "bp_pinned_statistics_get": (c_int, [bp_pinned, POINTER(bp_pinned_statistics)]),
         "bp_offload_config_init": (c_int, [POINTER(bp_offload_config), c_size_t]),
-        "bp_offload_create": (c_int, [c_void_p, POINTER(bp_offload_config), POINTER(c_void_p)]),
-        "bp_offload_destroy": (None, [POINTER(c_void_p)]),
-        "bp_offload_begin": (c_int, [c_void_p, c_char_p, c_uint32]),
-        "bp_offload_finish": (c_int, [c_void_p, c_char_p]),
-        "bp_restore_begin": (c_int, [c_void_p, c_char_p, c_int]),
-        "bp_restore_finish": (c_int, [c_void_p, c_char_p]),
-        "bp_offload_trim": (None, [c_void_p]),
-        "bp_offload_groups": (c_int, [c_void_p, POINTER(bp_offload_group), c_size_t, POINTER(c_size_t)]),
-        "bp_lease_take": (c_int, [c_void_p, c_char_p, c_char_p, POINTER(c_void_p)]),
-        "bp_lease_return": (None, [POINTER(c_void_p)]),
-        "bp_packing_create": (c_int, [POINTER(c_void_p)]),
-        "bp_packing_destroy": (None, [POINTER(c_void_p)]),
-        "bp_packing_add_item": (c_int, [c_void_p, c_uint64, POINTER(c_size_t)]),
-        "bp_packing_add_interval": (c_int, [c_void_p, c_size_t, c_uint64, c_uint64]),
-        "bp_packing_add_conflict": (c_int, [c_void_p, c_size_t, c_size_t]),
-        "bp_packing_get_info": (POINTER(bp_packing_info), [c_void_p]),
-        "bp_packing_bound": (c_int, [c_void_p, POINTER(c_uint32), POINTER(c_size_t), POINTER(c_uint64)]),
+        "bp_offload_create": (c_int, [bp_pool, POINTER(bp_offload_config), POINTER(bp_offload)]),
+        "bp_offload_destroy": (None, [POINTER(bp_offload)]),
+        "bp_offload_begin": (c_int, [bp_offload, c_char_p, c_uint32]),
+        "bp_offload_finish": (c_int, [bp_offload, c_char_p]),
+        "bp_restore_begin": (c_int, [bp_offload, c_char_p, c_int]),
+        "bp_restore_finish": (c_int, [bp_offload, c_char_p]),
+        "bp_offload_trim": (None, [bp_offload]),
+        "bp_offload_groups": (c_int, [bp_offload, POINTER(bp_offload_group), c_size_t, POINTER(c_size_t)]),
+        "bp_lease_take": (c_int, [bp_offload, c_char_p, c_char_p, POINTER(bp_lease)]),
+        "bp_lease_return": (None, [POINTER(bp_lease)]),
+        "bp_packing_create": (c_int, [POINTER(bp_packing)]),
+        "bp_packing_destroy": (None, [POINTER(bp_packing)]),
+        "bp_packing_add_item": (c_int, [bp_packing, c_uint64, POINTER(c_size_t)]),
+        "bp_packing_add_interval": (c_int, [bp_packing, c_size_t, c_uint64, c_uint64]),
+        "bp_packing_add_conflict": (c_int, [bp_packing, c_size_t, c_size_t]),
+        "bp_packing_get_info": (POINTER(bp_packing_info), [bp_packing]),
+        "bp_packing_bound": (c_int, [bp_packing, POINTER(c_uint32), POINTER(c_size_t), POINTER(c_uint64)]),
         "bp_pack_config_init": (c_int, [POINTER(bp_pack_config), c_size_t]),
-        "bp_pack": (c_int, [c_void_p, POINTER(bp_pack_config), POINTER(c_uint64), POINTER(bp_pack_result)]),
-        "bp_packing_check": (c_int, [c_void_p, POINTER(c_uint64), c_uint64]),
-        "bp_packing_find_fault": (c_int, [c_void_p, POINTER(c_uint64), c_uint64, POINTER(bp_packing_fault)]),
+        "bp_pack": (c_int, [bp_packing, POINTER(bp_pack_config), POINTER(c_uint64), POINTER(bp_pack_result)]),
+        "bp_packing_check": (c_int, [bp_packing, POINTER(c_uint64), c_uint64]),
+        "bp_packing_find_fault": (c_int, [bp_packing, POINTER(c_uint64), c_uint64, POINTER(bp_packing_fault)]),
         "bp_profile_config_init": (c_int, [POINTER(bp_profile_config), c_size_t]),
-        "bp_profile_create": (c_int, [POINTER(c_void_p), c_size_t, POINTER(bp_profile_config), POINTER(c_void_p)]),
-        "bp_profile_destroy": (None, [POINTER(c_void_p)]),
-        "bp_profile_step": (c_int, [c_void_p, c_uint64]),
-        "bp_profile_start": (c_int, [c_void_p, c_char_p]),
-        "bp_profile_stop": (c_int, [c_void_p]),
-        "bp_profile_get_info": (POINTER(bp_profile_info), [c_void_p]),
-        "bp_profile_write": (c_int, [c_void_p, c_uint32, c_char_p]),
+        "bp_profile_create": (c_int, [POINTER(bp_pool), c_size_t, POINTER(bp_profile_config), POINTER(bp_profile)]),
+        "bp_profile_destroy": (None, [POINTER(bp_profile)]),
+        "bp_profile_step": (c_int, [bp_profile, c_uint64]),
+        "bp_profile_start": (c_int, [bp_profile, c_char_p]),
+        "bp_profile_stop": (c_int, [bp_profile]),
+        "bp_profile_get_info": (POINTER(bp_profile_info), [bp_profile]),
+        "bp_profile_write": (c_int, [bp_profile, c_uint32, c_char_p]),
         "bp_torch_config_init": (c_int, [POINTER(bp_torch_config), c_size_t]),
         "bp_torch_serve": (c_int, [POINTER(bp_torch_config)]),
         "bp_torch_stop": (c_int, [c_int32]),
@@ -1056,91 +1172,93 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_torch_malloc": (c_void_p, [c_size_t, c_int, c_void_p]),
         "bp_torch_free": (None, [c_void_p, c_size_t, c_int, c_void_p]),
         "bp_alternatives_config_init": (c_int, [POINTER(bp_alternatives_config), c_size_t]),
-        "bp_alternatives_create": (c_int, [c_void_p, POINTER(bp_schedule_config), POINTER(bp_plan_config),
-                                           POINTER(bp_alternatives_config), POINTER(c_void_p)]),
-        "bp_alternatives_destroy": (None, [POINTER(c_void_p)]),
-        "bp_alternatives_get_info": (POINTER(bp_alternatives_info), [c_void_p]),
-        "bp_peaks_create": (c_int, [c_void_p, c_void_p, c_void_p, POINTER(c_void_p)]),
-        "bp_peaks_destroy": (None, [POINTER(c_void_p)]),
-        "bp_peaks_get_info": (POINTER(bp_peaks_info), [c_void_p]),
+        "bp_alternatives_create": (c_int, [bp_buckets, POINTER(bp_schedule_config), POINTER(bp_plan_config),
+                                           POINTER(bp_alternatives_config), POINTER(bp_alternatives)]),
+        "bp_alternatives_destroy": (None, [POINTER(bp_alternatives)]),
+        "bp_alternatives_get_info": (POINTER(bp_alternatives_info), [bp_alternatives]),
+        "bp_peaks_create": (c_int, [bp_buckets, bp_schedule, bp_plan, POINTER(bp_peaks)]),
+        "bp_peaks_destroy": (None, [POINTER(bp_peaks)]),
+        "bp_peaks_get_info": (POINTER(bp_peaks_info), [bp_peaks]),
     },
     "formats": {
         "bp_reader_options_init": (c_int, [POINTER(bp_reader_options), c_size_t]),
-        "bp_model_read": (c_int, [c_char_p, POINTER(bp_reader_options), POINTER(c_void_p)]),
+        "bp_model_read": (c_int, [c_char_p, POINTER(bp_reader_options), POINTER(bp_model)]),
         "bp_model_find": (c_int, [c_char_p, c_char_p, c_char_p, c_size_t]),
-        "bp_config_parse": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(bp_reader_options), POINTER(c_void_p)]),
-        "bp_safetensors_read": (c_int, [c_char_p, POINTER(bp_reader_options), POINTER(c_void_p)]),
+        "bp_config_parse": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(bp_reader_options), POINTER(bp_model)]),
+        "bp_safetensors_read": (c_int, [c_char_p, POINTER(bp_reader_options), POINTER(bp_model)]),
         "bp_safetensors_parse": (c_int, [c_void_p, c_size_t, c_uint64, c_char_p, POINTER(bp_reader_options),
-                                         POINTER(c_void_p)]),
-        "bp_units_parse": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(bp_reader_options), POINTER(c_void_p)]),
-        "bp_units_write": (c_int, [c_void_p, c_char_p]),
-        "bp_plan_write": (c_int, [c_void_p, c_char_p]),
-        "bp_plan_read": (c_int, [c_char_p, POINTER(c_void_p)]),
-        "bp_plan_parse": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(c_void_p)]),
+                                         POINTER(bp_model)]),
+        "bp_units_parse": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(bp_reader_options), POINTER(bp_model)]),
+        "bp_units_write": (c_int, [bp_model, c_char_p]),
+        "bp_plan_write": (c_int, [bp_plan, c_char_p]),
+        "bp_plan_read": (c_int, [c_char_p, POINTER(bp_plan)]),
+        "bp_plan_parse": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(bp_plan)]),
     },
     "logprob": {
         "bp_cp_multiple": (c_int, [c_uint32, c_uint32, c_int, POINTER(c_uint64)]),
         "bp_cp_order_name": (c_char_p, [c_int]),
         "bp_cp_split_config_init": (c_int, [POINTER(bp_cp_split_config), c_size_t]),
-        "bp_cp_split_create": (c_int, [POINTER(bp_cp_split_config), POINTER(c_void_p)]),
-        "bp_cp_split_destroy": (None, [POINTER(c_void_p)]),
-        "bp_cp_split_get_info": (POINTER(bp_cp_split_info), [c_void_p]),
-        "bp_cp_split_cu_seqlens": (c_int, [c_void_p, c_int, c_int, c_uint64, c_void_p]),
-        "bp_cp_split_map": (c_int, [c_void_p, c_int, c_int, c_int, c_uint64, POINTER(c_int64)]),
+        "bp_cp_split_create": (c_int, [POINTER(bp_cp_split_config), POINTER(bp_cp_split)]),
+        "bp_cp_split_destroy": (None, [POINTER(bp_cp_split)]),
+        "bp_cp_split_get_info": (POINTER(bp_cp_split_info), [bp_cp_split]),
+        "bp_cp_split_cu_seqlens": (c_int, [bp_cp_split, c_int, c_int, c_uint64, c_void_p]),
+        "bp_cp_split_map": (c_int, [bp_cp_split, c_int, c_int, c_int, c_uint64, POINTER(c_int64)]),
         "bp_cp_config_init": (c_int, [POINTER(bp_cp_config), c_size_t]),
-        "bp_cp_create": (c_int, [c_void_p, POINTER(bp_cp_config), POINTER(c_void_p)]),
-        "bp_cp_destroy": (None, [POINTER(c_void_p)]),
-        "bp_cp_pool": (c_void_p, [c_void_p]),
+        "bp_cp_create": (c_int, [bp_device, POINTER(bp_cp_config), POINTER(bp_cp)]),
+        "bp_cp_destroy": (None, [POINTER(bp_cp)]),
+        "bp_cp_pool": (c_void_p, [bp_cp]),
         "bp_cp_rearrangement_init": (c_int, [POINTER(bp_cp_rearrangement), c_size_t]),
-        "bp_cp_rearrange": (c_int, [c_void_p, c_void_p, POINTER(bp_cp_rearrangement), c_void_p]),
-        "bp_cp_gather": (c_int, [c_void_p, c_void_p, POINTER(bp_cp_tensor), c_int, POINTER(bp_cp_tensor), c_void_p]),
-        "bp_cp_gather_backward": (c_int, [c_void_p, c_void_p, POINTER(bp_cp_tensor), c_int, c_int,
-                                          POINTER(bp_cp_tensor), c_void_p]),
+        "bp_cp_rearrange": (c_int, [bp_cp, bp_cp_split, POINTER(bp_cp_rearrangement), bp_stream]),
+        "bp_cp_gather": (c_int, [bp_cp, bp_cp_split, POINTER(bp_cp_tensor), c_int, POINTER(bp_cp_tensor), bp_stream]),
+        "bp_cp_gather_backward": (c_int, [bp_cp, bp_cp_split, POINTER(bp_cp_tensor), c_int, c_int,
+                                          POINTER(bp_cp_tensor), bp_stream]),
         "bp_logprob_config_init": (c_int, [POINTER(bp_logprob_config), c_size_t]),
-        "bp_logprob_create": (c_int, [c_void_p, POINTER(bp_logprob_config), POINTER(c_void_p)]),
-        "bp_logprob_destroy": (None, [POINTER(c_void_p)]),
-        "bp_logprob_get_info": (POINTER(bp_logprob_info), [c_void_p]),
+        "bp_logprob_create": (c_int, [bp_device, POINTER(bp_logprob_config), POINTER(bp_logprob)]),
+        "bp_logprob_destroy": (None, [POINTER(bp_logprob)]),
+        "bp_logprob_get_info": (POINTER(bp_logprob_info), [bp_logprob]),
         "bp_logprob_cuda_codes": (c_char_p, []),
         "bp_logprob_batch_init": (c_int, [POINTER(bp_logprob_batch), c_size_t]),
         "bp_logprob_saved_bytes": (c_int, [c_uint64, c_int, POINTER(c_uint64)]),
         "bp_logprob_outputs_init": (c_int, [POINTER(bp_logprob_outputs), c_size_t]),
-        "bp_logprob_forward": (c_int, [c_void_p, POINTER(bp_logprob_batch), POINTER(bp_logprob_outputs), c_void_p]),
+        "bp_logprob_forward": (c_int, [bp_logprob, POINTER(bp_logprob_batch), POINTER(bp_logprob_outputs), bp_stream]),
         "bp_logprob_gradients_init": (c_int, [POINTER(bp_logprob_gradients), c_size_t]),
-        "bp_logprob_backward": (c_int, [c_void_p, POINTER(bp_logprob_batch), POINTER(bp_logprob_gradients), c_void_p]),
-        "bp_logprob_forward_backward": (c_int, [c_void_p, POINTER(bp_logprob_batch), POINTER(bp_logprob_outputs),
-                                                POINTER(bp_logprob_gradients), c_void_p]),
+        "bp_logprob_backward": (c_int, [bp_logprob, POINTER(bp_logprob_batch), POINTER(bp_logprob_gradients),
+                                        bp_stream]),
+        "bp_logprob_forward_backward": (c_int, [bp_logprob, POINTER(bp_logprob_batch), POINTER(bp_logprob_outputs),
+                                                POINTER(bp_logprob_gradients), bp_stream]),
         "bp_logprob_divergence_args_init": (c_int, [POINTER(bp_logprob_divergence_args), c_size_t]),
         "bp_logprob_divergence_saved_bytes": (c_int, [c_uint64, POINTER(c_uint64)]),
-        "bp_logprob_divergence": (c_int, [c_void_p, POINTER(bp_logprob_batch), POINTER(bp_logprob_divergence_args),
-                                          c_void_p]),
-        "bp_logprob_divergence_backward": (c_int, [c_void_p, POINTER(bp_logprob_batch),
-                                                   POINTER(bp_logprob_divergence_args), c_void_p]),
-        "bp_logprob_range": (c_int, [c_void_p, POINTER(bp_logprob_batch), POINTER(bp_token_values),
-                                     POINTER(bp_token_values), c_void_p]),
-        "bp_logprob_check": (c_int, [c_void_p]),
+        "bp_logprob_divergence": (c_int, [bp_logprob, POINTER(bp_logprob_batch), POINTER(bp_logprob_divergence_args),
+                                          bp_stream]),
+        "bp_logprob_divergence_backward": (c_int, [bp_logprob, POINTER(bp_logprob_batch),
+                                                   POINTER(bp_logprob_divergence_args), bp_stream]),
+        "bp_logprob_range": (c_int, [bp_logprob, POINTER(bp_logprob_batch), POINTER(bp_token_values),
+                                     POINTER(bp_token_values), bp_stream]),
+        "bp_logprob_check": (c_int, [bp_logprob]),
         "bp_lm_head_config_init": (c_int, [POINTER(bp_lm_head_config), c_size_t]),
-        "bp_lm_head_create": (c_int, [c_void_p, POINTER(bp_lm_head_config), POINTER(c_void_p)]),
-        "bp_lm_head_destroy": (None, [POINTER(c_void_p)]),
-        "bp_lm_head_get_info": (POINTER(bp_lm_head_info), [c_void_p]),
+        "bp_lm_head_create": (c_int, [bp_device, POINTER(bp_lm_head_config), POINTER(bp_lm_head)]),
+        "bp_lm_head_destroy": (None, [POINTER(bp_lm_head)]),
+        "bp_lm_head_get_info": (POINTER(bp_lm_head_info), [bp_lm_head]),
         "bp_lm_head_batch_init": (c_int, [POINTER(bp_lm_head_batch), c_size_t]),
-        "bp_lm_head_forward": (c_int, [c_void_p, POINTER(bp_lm_head_batch), POINTER(bp_logprob_outputs), c_void_p]),
+        "bp_lm_head_forward": (c_int, [bp_lm_head, POINTER(bp_lm_head_batch), POINTER(bp_logprob_outputs), bp_stream]),
         "bp_lm_head_gradients_init": (c_int, [POINTER(bp_lm_head_gradients), c_size_t]),
-        "bp_lm_head_backward": (c_int, [c_void_p, POINTER(bp_lm_head_batch), POINTER(bp_lm_head_gradients), c_void_p]),
-        "bp_lm_head_check": (c_int, [c_void_p]),
+        "bp_lm_head_backward": (c_int, [bp_lm_head, POINTER(bp_lm_head_batch), POINTER(bp_lm_head_gradients),
+                                        bp_stream]),
+        "bp_lm_head_check": (c_int, [bp_lm_head]),
         "bp_loss_config_init": (c_int, [POINTER(bp_loss_config), c_size_t]),
-        "bp_loss_create": (c_int, [c_void_p, POINTER(bp_loss_config), POINTER(c_void_p)]),
-        "bp_loss_destroy": (None, [POINTER(c_void_p)]),
-        "bp_loss_begin": (c_int, [c_void_p]),
+        "bp_loss_create": (c_int, [bp_device, POINTER(bp_loss_config), POINTER(bp_loss)]),
+        "bp_loss_destroy": (None, [POINTER(bp_loss)]),
+        "bp_loss_begin": (c_int, [bp_loss]),
         "bp_loss_values_init": (c_int, [POINTER(bp_loss_values), c_size_t]),
-        "bp_loss_add": (c_int, [c_void_p, c_void_p, POINTER(bp_loss_values), c_void_p]),
-        "bp_loss_agree": (c_int, [c_void_p, c_int]),
-        "bp_loss_reduce": (c_int, [c_void_p, c_int, c_void_p]),
-        "bp_loss_count_set": (c_int, [c_void_p, c_uint64]),
-        "bp_loss_seed": (c_int, [c_void_p, c_void_p, c_uint64, POINTER(bp_token_values), c_float,
-                                 POINTER(bp_token_values), c_void_p]),
+        "bp_loss_add": (c_int, [bp_loss, bp_cp_split, POINTER(bp_loss_values), bp_stream]),
+        "bp_loss_agree": (c_int, [bp_loss, c_int]),
+        "bp_loss_reduce": (c_int, [bp_loss, c_int, bp_stream]),
+        "bp_loss_count_set": (c_int, [bp_loss, c_uint64]),
+        "bp_loss_seed": (c_int, [bp_loss, bp_cp_split, c_uint64, POINTER(bp_token_values), c_float,
+                                 POINTER(bp_token_values), bp_stream]),
         "bp_loss_statistics_init": (c_int, [POINTER(bp_loss_statistics), c_size_t]),
-        "bp_loss_statistics_get": (c_int, [c_void_p, POINTER(bp_loss_statistics)]),
+        "bp_loss_statistics_get": (c_int, [bp_loss, POINTER(bp_loss_statistics)]),
         "bp_loss_statistics_merge": (c_int, [POINTER(bp_loss_statistics), POINTER(bp_loss_statistics)]),
-        "bp_loss_get_info": (POINTER(bp_loss_info), [c_void_p]),
+        "bp_loss_get_info": (POINTER(bp_loss_info), [bp_loss]),
     },
 }

@@ -48,9 +48,19 @@ def _load(name: str, functions: Dict[str, Tuple[Any, List[Any]]]) -> ctypes.CDLL
     return library
 
 
+def _check_interpreter() -> None:
+    """Callbacks of the library, and ends of tensors, run in the main interpreter."""
+    current: Any = ctypes.pythonapi.PyInterpreterState_Get
+    number: Any = ctypes.pythonapi.PyInterpreterState_GetID
+    current.restype, number.restype, number.argtypes = ctypes.c_void_p, ctypes.c_int64, [ctypes.c_void_p]
+    if number(current()) != 0:
+        raise ImportError("bucketpool: subinterpreters are unsupported; import it in the main interpreter")
+
+
 @functools.lru_cache(maxsize=None)
 def core() -> ctypes.CDLL:
     """libbucketpool: plans, pools, devices, communicators."""
+    _check_interpreter()
     return _load("bucketpool", _abi.FUNCTIONS["core"])
 
 
@@ -85,8 +95,11 @@ def binding() -> Any:
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
-    module.bind(*[ctypes.cast(getattr(core(), name), ctypes.c_void_p).value
-                  for name in ("bp_pool_try_acquire", "bp_pool_use", "bp_pool_release")])
+    from .device import StreamHandle, refuse_stream  # these import this module
+    from .pool import PoolHandle
+    addresses = [ctypes.cast(getattr(core(), name), ctypes.c_void_p).value
+                 for name in ("bp_pool_try_acquire", "bp_pool_use", "bp_pool_release")]
+    module.bind(*addresses, PoolHandle, StreamHandle, refuse_stream)
     atexit.register(module.stop)
     return module
 
@@ -126,14 +139,17 @@ def recorded(error: BaseException, where: str = "") -> int:
 
 def call(function: Any, *arguments: Any) -> None:
     """Calls a function that returns a bp_status. Raises the exception of an error."""
-    status = function(*arguments)
+    try:
+        status = function(*arguments)
+    except ctypes.ArgumentError as error:
+        raise InvalidArgument(f"{function.__name__}: {error}") from None
     if status != _abi.BP_OK:
         raise failure(status)
 
 
 def made(function: Any, *arguments: Any) -> ctypes.c_void_p:
     """Calls a function whose last argument is the created object. The caller owns the result."""
-    handle = ctypes.c_void_p()
+    handle: ctypes.c_void_p = function.argtypes[-1]._type_()
     call(function, *arguments, ctypes.byref(handle))
     return handle
 

@@ -5,15 +5,15 @@ from typing import Any, Iterable, Iterator, List, Mapping, NamedTuple, Optional
 
 from . import _abi
 from ._library import call, configured, core
-from .handle import Handle, Owner
+from .handle import Handle, Owner, handle_of
 from .model import Model
-from .names import DType, decoded, dtype, dtype_name, encoded, member, role_bits, role_name
+from .names import DType, decoded, dtype, dtype_name, encoded, mapping_of, member, role_bits, role_name
 
 
 __all__ = ["Bucket", "Buckets", "Request"]
 
 
-class BucketsHandle(Handle):
+class BucketsHandle(Handle, _abi.bp_buckets):
     destroy = "bp_buckets_destroy"
 
 
@@ -77,6 +77,8 @@ class Buckets(Owner[BucketsHandle]):
     Raises InvalidArgument (dp or ep is 0, ep does not divide dp, an empty model), SizeOverflow.
     """
 
+    shared = True
+
     def __init__(self, model: Model, bucketing: str = "megatron", padding: Optional[str] = None, dp: int = 64,
                  ep: int = 1, roles: Iterable[Any] = ("param", "grad"), param_dtype: DType = None,
                  grad_dtype: DType = None, grad_comm_dtype: DType = None, main_grad_dtype: DType = None,
@@ -91,7 +93,7 @@ class Buckets(Owner[BucketsHandle]):
                             optimizer_dtype=dtype(optimizer_dtype), flat_alignment=flat_alignment,
                             optimizer_tensors=optimizer_tensors, single_rank=int(single_rank))
         handle = BucketsHandle()
-        call(core().bp_buckets_create, model.handle, ctypes.byref(config), ctypes.byref(handle))
+        call(core().bp_buckets_create, handle_of(model, Model, "model"), ctypes.byref(config), ctypes.byref(handle))
         self._handle = handle
 
     @classmethod
@@ -100,8 +102,9 @@ class Buckets(Owner[BucketsHandle]):
 
         Make their schedules with Schedule.embedded and Schedule.merged. Raises InvalidArgument.
         """
-        kept = [part.handle for part in parts.values()]
-        pointers = (ctypes.c_void_p * len(kept))(*[handle.value for handle in kept])
+        kept = [handle_of(part, Buckets, f"parts[{name!r}]") 
+                for name, part in mapping_of(parts, "parts").items()]
+        pointers = (_abi.bp_buckets * len(kept))(*[handle.value for handle in kept])
         names = (ctypes.c_char_p * len(kept))(*[encoded(name, "a part's name") for name in parts])
         handle = BucketsHandle()
         call(core().bp_buckets_create_merged, pointers, names, len(kept), ctypes.byref(handle))

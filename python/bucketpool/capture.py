@@ -8,7 +8,7 @@ from . import _abi
 from ._library import call, configured, core, viewed
 from .device import Stream
 from .errors import CaptureError
-from .handle import Handle, Owner
+from .handle import Handle, Owner, handle_of
 from .names import decoded, member, optional, whole
 from .pool import Pool
 
@@ -16,7 +16,7 @@ from .pool import Pool
 __all__ = ["Capture", "CaptureSummary"]
 
 
-class CaptureHandle(Handle):
+class CaptureHandle(Handle, _abi.bp_capture):
     destroy = "bp_capture_destroy"
 
 
@@ -55,6 +55,7 @@ class Capture(Owner[CaptureHandle]):
 
     def __init__(self, pool: Pool, name: Optional[str] = None, owned: Sequence[int] = (),
                  collectives: str = "auto") -> None:
+        handle_of(pool, Pool, "pool")
         self.pool = pool
         ids = (ctypes.c_uint32 * len(owned))(*[whole(id, 32, "an id") for id in owned])
         self._config = configured(core().bp_capture_config_init, _abi.bp_capture_config,
@@ -65,7 +66,8 @@ class Capture(Owner[CaptureHandle]):
         if self._handle is not None:
             raise CaptureError("this capture has begun already; create another one")
         handle = CaptureHandle()
-        call(core().bp_capture_begin, self.pool.handle, ctypes.byref(self._config), ctypes.byref(handle))
+        call(core().bp_capture_begin, handle_of(self.pool, Pool, "pool"), ctypes.byref(self._config),
+             ctypes.byref(handle))
         self._handle = handle
         self.pool.addresses_known = True
         return self
@@ -96,7 +98,7 @@ class Capture(Owner[CaptureHandle]):
         memory of the graph), CaptureError (a slab with collectives of the graph was offloaded: capture
         again).
         """
-        call(core().bp_capture_before_launch, self.handle, stream.handle)
+        call(core().bp_capture_before_launch, self.handle, handle_of(stream, Stream, "stream"))
         try:
             yield
         except BaseException:

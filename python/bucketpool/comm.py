@@ -7,8 +7,8 @@ from . import _abi
 from ._library import call, configured, core, recorded, viewed
 from .device import Device
 from .errors import InvalidArgument
-from .handle import Handle, Owner, calling_back
-from .names import decoded, encoded, optional, whole
+from .handle import Handle, Owner, calling_back, handle_of
+from .names import decoded, encoded, function_of, optional, whole
 
 Exchange = Callable[[int, int, int], Any]  # mine, bytes, all: addresses of host memory
 AllGather = Callable[[int, int, int, int], Any]  # mine, all, bytes, stream
@@ -18,7 +18,7 @@ Reduce = Callable[[int, int, int, int, int, int], Any]  # from, to, count, dtype
 __all__ = ["Comm"]
 
 
-class CommHandle(Handle):
+class CommHandle(Handle, _abi.bp_comm):
     destroy = "bp_comm_destroy"
 
 
@@ -66,7 +66,7 @@ class Comm(Owner[CommHandle]):
         for field, function in (("exchange", exchange), ("all_gather", all_gather), ("all_reduce", all_reduce),
                                 ("reduce_scatter", reduce_scatter), ("abort", abort)):
             if function is not None:
-                setattr(callbacks, field, fields[field](_answered(function)))
+                setattr(callbacks, field, fields[field](_answered(function_of(function, field))))
         return cls._made(CommHandle(callbacks),
                          core().bp_comm_create_callback, ctypes.byref(callbacks), None,
                          encoded("callback" if name is None else name, "a communicator's name"))
@@ -84,11 +84,12 @@ class Comm(Owner[CommHandle]):
 
         Raises InvalidArgument, Unsupported (NCCL is not loaded), CommError.
         """
-        other = None if control is None else control.handle
+        other = None if control is None else handle_of(control, Comm, "control")
+        at = handle_of(device, Device, "device")
         config = configured(core().bp_nccl_config_init, _abi.bp_nccl_config, comm=whole(comm, 64, "a communicator"),
-                            device=device.handle.value, name=optional(name, "a communicator's name"),
+                            device=at.value, name=optional(name, "a communicator's name"),
                             timeout_ms=_milliseconds(timeout), control=other if other is None else other.value)
-        return cls._made(CommHandle(device.handle, other), core().bp_comm_create_nccl, ctypes.byref(config))
+        return cls._made(CommHandle(at, other), core().bp_comm_create_nccl, ctypes.byref(config))
 
     @property
     def _info(self) -> _abi.bp_comm_info:

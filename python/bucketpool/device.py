@@ -8,22 +8,22 @@ from typing import Any, Callable, Deque, Dict, NamedTuple, Optional, Tuple, Unio
 from . import _abi, cuda
 from ._library import call, configured, core, filled
 from .errors import InvalidArgument
-from .handle import Handle, Owner, after_fork, at_exit, calling_back
-from .names import decoded, member, optional, whole
+from .handle import Handle, Owner, after_fork, at_exit, calling_back, handle_of
+from .names import decoded, function_of, member, optional, whole
 
 
 __all__ = ["Device", "Event", "Gpu", "Stream", "Usage"]
 
 
-class DeviceHandle(Handle):
+class DeviceHandle(Handle, _abi.bp_device):
     destroy = "bp_device_destroy"
 
 
-class StreamHandle(Handle):
+class StreamHandle(Handle, _abi.bp_stream):
     destroy = "bp_stream_destroy"
 
 
-class EventHandle(Handle):
+class EventHandle(Handle, _abi.bp_event):
     destroy = "bp_event_destroy"
 
 
@@ -61,6 +61,7 @@ class Device(Owner[DeviceHandle]):
     The library keeps it until its last stream, event and pool is closed.
     """
 
+    shared = True
     ordinal: Optional[int] = None  # of a GPU, as the driver counts
     _host_accessible: Optional[bool] = None
 
@@ -194,14 +195,16 @@ class Device(Owner[DeviceHandle]):
 class Stream(Owner[StreamHandle]):
     """A stream: an ordered queue of work. Closing it waits for its work. Any thread."""
 
+    shared = True
+
     def __init__(self, device: Device, name: Optional[str] = None, native: Optional[int] = None,
                  keeps: Any = None) -> None:
-        handle = StreamHandle(keeps)
+        of, handle = handle_of(device, Device, "device"), StreamHandle(keeps)
         text = optional(name, "a stream's name")
         if native is None:
-            call(core().bp_stream_create, device.handle, text, ctypes.byref(handle))
+            call(core().bp_stream_create, of, text, ctypes.byref(handle))
         else:
-            call(core().bp_stream_import, device.handle, whole(native, 64, "a native stream"), text,
+            call(core().bp_stream_import, of, whole(native, 64, "a native stream"), text,
                  ctypes.byref(handle))
         self._handle = handle
         self.device = device
@@ -247,7 +250,7 @@ class Stream(Owner[StreamHandle]):
 
         The next synchronize() of the stream raises its exception.
         """
-        handle = self.handle
+        handle, function = self.handle, function_of(function, "function")
         token = next(_tokens)
         _calls[token] = (handle, function, self._raised)
         try:
@@ -285,13 +288,13 @@ class Stream(Owner[StreamHandle]):
     def record(self, event: Optional["Event"] = None) -> "Event":
         """Records an event, a new one by default: it marks all work enqueued so far. Returns the event."""
         event = Event(self.device) if event is None else event
-        call(core().bp_event_record, event.handle, self.handle)
+        call(core().bp_event_record, handle_of(event, Event, "event"), self.handle)
         return event
 
     def wait(self, earlier: Union["Event", "Stream"]) -> None:
         """Orders work enqueued from now on after an event, or after the present work of another stream."""
         event = earlier.record() if isinstance(earlier, Stream) else earlier
-        call(core().bp_stream_wait, self.handle, event.handle)
+        call(core().bp_stream_wait, self.handle, handle_of(event, Event, "earlier"))
 
     def __repr__(self) -> str:
         return "<Stream, closed>" if self.closed else f"<Stream {self.name!r}>"
@@ -302,12 +305,17 @@ class Event(Owner[EventHandle]):
 
     def __init__(self, device: Device) -> None:
         handle = EventHandle()
-        call(core().bp_event_create, device.handle, ctypes.byref(handle))
+        call(core().bp_event_create, handle_of(device, Device, "device"), ctypes.byref(handle))
         self._handle = handle
 
     def synchronize(self) -> None:
         """Waits on the host for the marked work, without the GIL."""
         call(core().bp_event_synchronize, self.handle)
+
+
+def refuse_stream(stream: Any) -> None:
+    """Raises for an argument that is not a Stream."""
+    handle_of(stream, Stream, "stream")
 
 
 # Functions of Stream.call by number, until they have run: the stream gets the number as its argument.
@@ -349,7 +357,7 @@ def extent(memory: Any, bytes: Optional[int]) -> Tuple[int, Any]:
     wanted = None if bytes is None else whole(bytes, 64, "bytes")
     if isinstance(memory, int):
         return whole(memory, 64, "an address"), wanted
-    if hasattr(memory, "address") and hasattr(memory, "bytes"):
+    if hasattr(memory, "address") and hasattr(memory, "bytes") and hasattr(memory, "check"):
         memory.check()
         address, room = memory.address, memory.bytes
     else:

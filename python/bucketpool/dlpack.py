@@ -24,7 +24,7 @@ _is_valid: Any = ctypes.pythonapi.PyCapsule_IsValid
 _is_valid.restype, _is_valid.argtypes = c_int, [ctypes.py_object, c_char_p]
 
 
-class ExportHandle(Handle):
+class ExportHandle(Handle, c_void_p):
     """An exported tensor, deleted with the last reference in Python."""
 
     destroy = "bp_export_delete"

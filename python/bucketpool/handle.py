@@ -1,7 +1,7 @@
 """Handles: objects of the library that Python owns.
 
-A Handle is the pointer. It destroys its object with the last Python reference. A running call keeps a
-reference, so an object may be closed while another thread is inside one of its calls, and the garbage
+A Handle is the pointer, of the type that functions of _abi.py expect: ctypes refuses another handle. It
+destroys its object with the last Python reference. A running call keeps a reference, so an object may be closed while another thread is inside one of its calls, and the garbage
 collector may find objects in any order. The library itself keeps a device alive while it has streams, events
 or pools.
 
@@ -13,18 +13,23 @@ Objects are not destroyed
   the rest.
 
 In a forked child the library refuses the devices of the parent and frees nothing when they are destroyed.
+
+Copies. Objects that never change, devices and streams (Owner.shared) are their own copies, also as parts of what
+copy.deepcopy copies. Copies of other objects, and pickles of all but plans, which are their documents, are TypeErrors.
 """
 
 import atexit
 import collections
 import os
 import threading
-from ctypes import byref, c_void_p
+from ctypes import byref
 from types import TracebackType
-from typing import Any, Callable, ClassVar, Deque, Generic, List, Optional, Tuple, Type, TypeVar
+from typing import Any, Callable, ClassVar, Deque, Generic, List, NoReturn, Optional, Tuple, Type, TypeVar
 
+from ._abi import Uncopied
 from ._library import core
 from .errors import InvalidArgument
+from .names import shown
 
 H = TypeVar("H", bound="Handle")
 S = TypeVar("S", bound="Owner[Any]")
@@ -45,7 +50,8 @@ class _Life:
 
 
 def _end(name: str, address: int) -> None:
-    getattr(core(), name)(byref(c_void_p(address)))
+    destroy = getattr(core(), name)
+    destroy(byref(destroy.argtypes[0]._type_(address)))
 
 
 def end_late() -> None:
@@ -58,10 +64,13 @@ def end_late() -> None:
         _end(name, address)
 
 
-class Handle(c_void_p):
-    """A pointer that Python owns. `keeps`: objects that must live as long, such as functions that it calls."""
+class Handle(Uncopied):
+    """A pointer that Python owns; subclasses are pointers of _abi.py too. `keeps`: objects that must live as long, such
+    as functions that it calls.
+    """
 
     destroy: ClassVar[str] = ""
+    value: Optional[int]
     __hash__ = object.__hash__
 
     def __init__(self, *keeps: Any) -> None:
@@ -78,10 +87,17 @@ class Handle(c_void_p):
             _end(self.destroy, self.value)
 
 
-class Owner(Generic[H]):
+class Owner(Uncopied, Generic[H]):
     """An object of the library. close(), or the end of a `with` block, drops the reference to it."""
 
+    shared: ClassVar[bool] = False  # copies are the object
     _handle: Optional[H] = None
+
+    def __copy__(self: S) -> S:
+        if self.shared:
+            return self
+        copied: NoReturn = super().__copy__()
+        return copied
 
     @property
     def handle(self) -> H:
@@ -106,6 +122,17 @@ class Owner(Generic[H]):
     def __exit__(self, kind: Optional[Type[BaseException]], value: Optional[BaseException],
                  trace: Optional[TracebackType]) -> None:
         self.close()
+
+
+def handle_of(owner: Any, kind: Type[Owner[H]], what: str) -> H:
+    """The handle of an argument. Raises InvalidArgument, which names the argument, if it is of another class or
+    closed.
+    """
+    if not isinstance(owner, kind):
+        raise InvalidArgument(f"{what}: expected a {kind.__name__}, got {shown(owner)}")
+    if owner._handle is None:
+        raise InvalidArgument(f"{what}: this {kind.__name__} is closed")
+    return owner._handle
 
 
 class calling_back:

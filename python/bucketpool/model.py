@@ -18,7 +18,7 @@ __all__ = ["Event", "GivenBucket", "Model", "OUTSIDE", "Parameter", "Unit"]
 OUTSIDE = None  # the unit of persistent parameters
 
 
-class ModelHandle(Handle):
+class ModelHandle(Handle, _abi.bp_model):
     destroy = "bp_model_destroy"
 
 

@@ -1,9 +1,11 @@
 """Conversion of names (dtypes, roles, policies and other enumerations) to the integers of the library."""
 
+import collections.abc
 import functools
+import operator
 import os
 from ctypes import byref, c_int
-from typing import Any, Dict, Iterable, List, Optional, Union
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Union
 
 from . import _abi
 from ._library import call, core
@@ -16,10 +18,13 @@ Path = Union[str, "os.PathLike[str]"]
 def encoded(text: str, what: str) -> bytes:
     """A string as bytes for C. Raises InvalidArgument if it is not a string or has a NUL."""
     if not isinstance(text, str):
-        raise InvalidArgument(f"{what}: expected a string, got {text!r}")
+        raise InvalidArgument(f"{what}: expected a string, got {shown(text)}")
     if "\0" in text:
         raise InvalidArgument(f"{what}: NUL character in {text!r}; leave it out")
-    return text.encode(errors="surrogateescape")
+    try:
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{what}: {text!r} is not a text: it has half of a surrogate pair") from None
 
 
 def optional(text: Optional[str], what: str) -> Optional[bytes]:
@@ -27,20 +32,54 @@ def optional(text: Optional[str], what: str) -> Optional[bytes]:
 
 
 def encoded_path(path: Path) -> bytes:
-    encoded(os.fsdecode(path), "a path")
-    return os.fsencode(path)
+    try:
+        text = os.fsdecode(path)
+    except TypeError:
+        raise InvalidArgument(f"a path: expected a string or os.PathLike, got {shown(path)}") from None
+    return encoded(text, "a path")
 
 
 def decoded(text: Optional[bytes]) -> str:
     return "" if text is None else text.decode(errors="replace")
 
 
+def shown(value: Any) -> str:
+    """An argument as messages show it: simple values, else the type."""
+    if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        text = repr(value)
+        return text if len(text) <= 60 else f"{text[:60]}..."
+    name = value.__name__ if isinstance(value, type) else type(value).__name__
+    article = "an" if name[:1] in "AEIOUaeiou" else "a"
+    return f"the class {name}" if isinstance(value, type) else f"{article} {name}"
+
+
+def list_of(value: Any, what: str) -> List[Any]:
+    """The items of an argument. Raises InvalidArgument for texts and single values."""
+    if isinstance(value, (str, bytes)) or not hasattr(type(value), "__iter__"):
+        raise InvalidArgument(f"{what}: expected a list, got {shown(value)}; pass one of one item")
+    return list(value)
+
+
+def mapping_of(value: Any, what: str) -> Mapping[Any, Any]:
+    """A mapping. Raises InvalidArgument if the value is none."""
+    if not isinstance(value, collections.abc.Mapping):
+        raise InvalidArgument(f"{what}: expected a dictionary, got {shown(value)}")
+    return value
+
+
+def function_of(value: Any, what: str) -> Any:
+    """A function. Raises InvalidArgument if the value cannot be called."""
+    if not callable(value):
+        raise InvalidArgument(f"{what}: expected a function, got {shown(value)}")
+    return value
+
+
 def whole(value: Any, bits: int, what: str) -> int:
     """An unsigned integer of at most `bits` bits. Raises InvalidArgument instead of wrapping around."""
     try:
-        number = value.__index__()
-    except AttributeError:
-        raise InvalidArgument(f"{what}: expected an integer, got {value!r}") from None
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidArgument(f"{what}: expected an integer, got {shown(value)}") from None
     if not 0 <= number < 1 << bits:
         raise InvalidArgument(f"{what}: expected an integer in [0, 2^{bits}), got {number}")
     return int(number)

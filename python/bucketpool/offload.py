@@ -9,7 +9,7 @@ from . import _abi
 from ._library import call, configured, core, filled
 from .device import Device
 from .errors import InvalidArgument
-from .handle import Handle, Owner
+from .handle import Handle, Owner, handle_of
 from .names import decoded, encoded, member
 from .pool import Pool
 
@@ -23,15 +23,15 @@ _RESIDENCIES = {
 }
 
 
-class PinnedHandle(Handle):
+class PinnedHandle(Handle, _abi.bp_pinned):
     destroy = "bp_pinned_destroy"
 
 
-class OffloadHandle(Handle):
+class OffloadHandle(Handle, _abi.bp_offload):
     destroy = "bp_offload_destroy"
 
 
-class LeaseHandle(Handle):
+class LeaseHandle(Handle, _abi.bp_lease):
     destroy = "bp_lease_return"
 
 
@@ -74,7 +74,7 @@ class Pinned(Owner[PinnedHandle]):
                             slab_bytes=slab_bytes, planned_bytes=planned_bytes, touch_threads=touch_threads,
                             numa_node=numa_node, no_huge_pages=int(not huge_pages))
         handle = PinnedHandle()
-        call(core().bp_pinned_create, device.handle, ctypes.byref(config), ctypes.byref(handle))
+        call(core().bp_pinned_create, handle_of(device, Device, "device"), ctypes.byref(config), ctypes.byref(handle))
         self._handle = handle
 
     @property
@@ -138,9 +138,9 @@ class Offload(Owner[OffloadHandle]):
                  pinned: Optional[Pinned] = None) -> None:
         config = configured(core().bp_offload_config_init, _abi.bp_offload_config,
                             backing=member("BP_BACKING_", backing, "backing"), chunk_bytes=chunk_bytes,
-                            pinned=None if pinned is None else pinned.handle.value)
+                            pinned=None if pinned is None else handle_of(pinned, Pinned, "pinned").value)
         handle = OffloadHandle()
-        call(core().bp_offload_create, pool.handle, ctypes.byref(config), ctypes.byref(handle))
+        call(core().bp_offload_create, handle_of(pool, Pool, "pool"), ctypes.byref(config), ctypes.byref(handle))
         self._handle = handle
         self.pool = pool
         pool.addresses_known = True

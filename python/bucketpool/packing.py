@@ -12,7 +12,7 @@ from .names import decoded, name_of, whole
 __all__ = ["Packing", "Placement"]
 
 
-class PackingHandle(Handle):
+class PackingHandle(Handle, _abi.bp_packing):
     destroy = "bp_packing_destroy"
 
 

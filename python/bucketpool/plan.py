@@ -1,21 +1,24 @@
 """Plans: the address of each request, the bytes that this takes, and a lower bound."""
 
 import ctypes
+import os
+import tempfile
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from . import _abi
 from ._library import call, configured, core, formats, viewed
 from .buckets import Buckets
-from .handle import Handle, Owner
+from .errors import InvalidArgument
+from .handle import Handle, Owner, handle_of
 from .names import (DType, Path, decoded, dtype, dtype_name, encoded, encoded_path, member, name_of, optional, role,
-                    role_name, role_names, whole)
+                    role_name, role_names, shown, whole)
 from .schedule import Schedule
 
 
 __all__ = ["Plan", "PlanRequest", "PlanRole", "PlanSlab"]
 
 
-class PlanHandle(Handle):
+class PlanHandle(Handle, _abi.bp_plan):
     destroy = "bp_plan_destroy"
 
 
@@ -90,6 +93,8 @@ class Plan(Owner[PlanHandle]):
     may read a plan. Raises InvalidArgument, SizeOverflow.
     """
 
+    shared = True
+
     def __init__(self, buckets: Buckets, schedule: Schedule, policy: str = "scheduled", copies: int = 0,
                  alignment: int = 256, joint: bool = False, fallback: str = "persistent", work: int = 0) -> None:
         config = configured(core().bp_plan_config_init, _abi.bp_plan_config,
@@ -97,7 +102,8 @@ class Plan(Owner[PlanHandle]):
                             fallback=member("BP_FALLBACK_", fallback,
                                             "fallback"), alignment=alignment, joint=int(joint), work=work)
         handle = PlanHandle()
-        call(core().bp_plan_create, buckets.handle, schedule.handle, ctypes.byref(config), ctypes.byref(handle))
+        call(core().bp_plan_create, handle_of(buckets, Buckets, "buckets"), handle_of(schedule, Schedule, "schedule"),
+             ctypes.byref(config), ctypes.byref(handle))
         self._handle = handle
 
     @classmethod
@@ -114,13 +120,23 @@ class Plan(Owner[PlanHandle]):
     @classmethod
     def parse(cls, text: Union[str, bytes], origin: str = "a plan") -> "Plan":
         """As read(), from text. origin: its name in errors."""
-        encoded_text = text.encode() if isinstance(text, str) else text
+        encoded_text = text.encode(errors="surrogateescape") if isinstance(text, str) else text
+        if not isinstance(encoded_text, bytes):
+            raise InvalidArgument(f"text: expected a string or bytes, got {shown(text)}")
         handle = PlanHandle()
         call(formats().bp_plan_parse, encoded_text, len(encoded_text), encoded(origin, "an origin"),
              ctypes.byref(handle))
         plan = cls.__new__(cls)
         plan._handle = handle
         return plan
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A pickle is the document of write(). Raises Unsupported (a plan without addresses)."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "plan.json")
+            self.write(path)
+            with open(path, encoding="utf-8") as file:
+                return type(self).parse, (file.read(), "a pickled plan")
 
     def write(self, path: Path) -> None:
         """Writes the plan as bucketpool.plan/1, atomically. Raises FileError."""
@@ -243,7 +259,8 @@ class Plan(Owner[PlanHandle]):
         """Verifies the plan with code that the planner does not share. Raises Mismatch, which names the first
         fault.
         """
-        call(core().bp_plan_check, self.handle, buckets.handle, schedule.handle)
+        call(core().bp_plan_check, self.handle, handle_of(buckets, Buckets, "buckets"),
+             handle_of(schedule, Schedule, "schedule"))
 
     def __repr__(self) -> str:
         if self.closed:

@@ -9,10 +9,10 @@ from . import _abi, dlpack
 from ._library import binding, call, configured, core, failure, filled, viewed
 from .device import Device, Stream
 from .errors import InvalidArgument
-from .handle import Handle, Owner, calling_back
+from .handle import Handle, Owner, calling_back, handle_of
 from .model import Model
-from .names import (DType, decoded, dtype, encoded, fingerprint_text, member, name_of, optional, role, role_name,
-                    whole)
+from .names import (DType, decoded, dtype, encoded, fingerprint_text, function_of, member, name_of, optional, role,
+                    role_name, shown, whole)
 from .plan import Plan, PlanRequest, request_of
 from .view import View
 
@@ -21,7 +21,7 @@ __all__ = ["LiveRequest", "Pool", "PoolEvent", "PoolSlab", "Statistics"]
 Held = Union[int, View]
 
 
-class PoolHandle(Handle):
+class PoolHandle(Handle, _abi.bp_pool):
     destroy = "bp_pool_destroy"
 
 
@@ -107,13 +107,13 @@ class _Calls:
     """The calls of each step. They take addresses, because ctypes converts numbers twice as fast as arrays."""
 
     def __init__(self) -> None:
-        ids, stream, outputs = (c_void_p, c_size_t), (c_void_p,), (c_void_p,)
+        pool, ids, stream, outputs = _abi.bp_pool, (c_void_p, c_size_t), (_abi.bp_stream, ), (c_void_p, )
         library = core()
-        self.acquire: Any = CFUNCTYPE(c_int, c_void_p, *ids, *stream, *outputs)(("bp_pool_acquire", library))
-        self.try_acquire: Any = CFUNCTYPE(c_int, c_void_p, *ids, *stream, *outputs,
+        self.acquire: Any = CFUNCTYPE(c_int, pool, *ids, *stream, *outputs)(("bp_pool_acquire", library))
+        self.try_acquire: Any = CFUNCTYPE(c_int, pool, *ids, *stream, *outputs,
                                           c_void_p)(("bp_pool_try_acquire", library))
-        self.use: Any = CFUNCTYPE(c_int, c_void_p, *ids, *stream)(("bp_pool_use", library))
-        self.release: Any = CFUNCTYPE(c_int, c_void_p, *ids, *stream)(("bp_pool_release", library))
+        self.use: Any = CFUNCTYPE(c_int, pool, *ids, *stream)(("bp_pool_use", library))
+        self.release: Any = CFUNCTYPE(c_int, pool, *ids, *stream)(("bp_pool_release", library))
 
 
 _calls = functools.lru_cache(maxsize=None)(_Calls)
@@ -129,8 +129,10 @@ class Prepared:
     __slots__ = ("pool", "id", "_record", "_at", "_address", "_acquired", "_outputs", "_calls")
 
     def __new__(cls, pool: "Pool", id: int) -> Any:
+        handle_of(pool, Pool, "pool")
+        bytes = pool.request(id).bytes
         compiled = binding()
-        return object.__new__(cls) if compiled is None else compiled.Prepared(pool, id)
+        return object.__new__(cls) if compiled is None else compiled.Prepared(pool, id, bytes)
 
     def __init__(self, pool: "Pool", id: int) -> None:
         self.pool, self.id, self._calls = pool, id, _calls()
@@ -139,20 +141,28 @@ class Prepared:
         self._address, self._acquired = c_void_p(), c_int()
         self._outputs = ctypes.addressof(self._address), ctypes.addressof(self._acquired)
 
+    def _called(self, function: Any, stream: Stream, *outputs: int) -> int:
+        try:
+            status: int = function(self.pool._handle, self._at, 1, stream._handle, *outputs)
+        except (AttributeError, ctypes.ArgumentError):
+            handle_of(stream, Stream, "stream")
+            raise
+        return status
+
     def try_acquire(self, stream: Stream) -> Optional[int]:
         """The address, or None (busy)."""
-        status = self._calls.try_acquire(self.pool._handle, self._at, 1, stream._handle, *self._outputs)
+        status = self._called(self._calls.try_acquire, stream, *self._outputs)
         if status:
             raise self.pool._failure(status, stream)
         return self._address.value if self._acquired.value else None
 
     def use(self, stream: Stream) -> None:
-        status = self._calls.use(self.pool._handle, self._at, 1, stream._handle)
+        status = self._called(self._calls.use, stream)
         if status:
             raise self.pool._failure(status, stream)
 
     def release(self, stream: Stream) -> None:
-        status = self._calls.release(self.pool._handle, self._at, 1, stream._handle)
+        status = self._called(self._calls.release, stream)
         if status:
             raise self.pool._failure(status, stream)
 
@@ -191,7 +201,8 @@ class Pool(Owner[PoolHandle]):
                  extra_requests: int = 4096, fingerprint: Optional[str] = None,
                  on_message: Optional[Callable[[str], Any]] = None, capture_check: str = "environment",
                  annotate: str = "environment") -> None:
-        listener = None if on_message is None else _abi.bp_message_function(_told(on_message))
+        told = None if on_message is None else _told(function_of(on_message, "on_message"))
+        listener = None if told is None else _abi.bp_message_function(told)
         config = configured(core().bp_pool_config_init, _abi.bp_pool_config, name=optional(name, "a pool's name"),
                             strict=member("BP_STRICT_", strict,
                                           "strict"), guard=member("BP_GUARD_", guard,
@@ -202,7 +213,8 @@ class Pool(Owner[PoolHandle]):
                             annotate=member("BP_ANNOTATE_", annotate, "annotate"))
         dlpack.take_back()
         handle = PoolHandle(listener)
-        call(core().bp_pool_create, device.handle, plan.handle, ctypes.byref(config), ctypes.byref(handle))
+        call(core().bp_pool_create, handle_of(device, Device, "device"), handle_of(plan, Plan, "plan"),
+             ctypes.byref(config), ctypes.byref(handle))
         self._handle = handle
         self.device = device
         self.addresses_known = False  # by graphs, communicators or an Offload: the pool cannot be replaced. Internal
@@ -248,7 +260,8 @@ class Pool(Owner[PoolHandle]):
         (live requests), CaptureError.
         """
         array, count = _array(ids)
-        call(core().bp_pool_set_stream, self.handle, array, count, None if stream is None else stream.handle)
+        call(core().bp_pool_set_stream, self.handle, array, count,
+             None if stream is None else handle_of(stream, Stream, "stream"))
 
     def set_zero(self, ids: Iterable[int], zero: str) -> None:
         """Chooses the bytes that acquire sets to zero: "nothing", "padding" (after used_bytes) or "all"."""
@@ -290,7 +303,11 @@ class Pool(Owner[PoolHandle]):
         """
         record = self._only(ids)
         if record is not None:
-            status = self._calls.acquire(self._handle, record.ids_at, 1, stream._handle, record.found_at)
+            try:
+                status = self._calls.acquire(self._handle, record.ids_at, 1, stream._handle, record.found_at)
+            except (AttributeError, ctypes.ArgumentError):
+                handle_of(stream, Stream, "stream")
+                raise
             if status:
                 raise self._failure(status, stream)
             # Threads that acquire one request find one address: that of the first, until the last has released it.
@@ -298,14 +315,15 @@ class Pool(Owner[PoolHandle]):
             return [View(self, record.id, record.found.value or 0, stream, record)]
         array, count = _array(ids)
         addresses = _array_types(count)[1]()
-        call(core().bp_pool_acquire, self.handle, array, count, stream.handle, addresses)
+        call(core().bp_pool_acquire, self.handle, array, count, handle_of(stream, Stream, "stream"), addresses)
         return self._views(array, addresses, stream)
 
     def try_acquire(self, ids: Iterable[int], stream: Stream) -> Optional[List[View]]:
         """As acquire, but returns None (busy) if another request uses the memory or the device is out of memory."""
         array, count = _array(ids)
         addresses, acquired = _array_types(count)[1](), ctypes.c_int()
-        call(core().bp_pool_try_acquire, self.handle, array, count, stream.handle, addresses, ctypes.byref(acquired))
+        call(core().bp_pool_try_acquire, self.handle, array, count, handle_of(stream, Stream, "stream"),
+             addresses, ctypes.byref(acquired))
         return self._views(array, addresses, stream) if acquired.value else None
 
     def _only(self, held: Any) -> Optional[Record]:
@@ -321,8 +339,14 @@ class Pool(Owner[PoolHandle]):
         error = failure(status)
         self.handle
         if stream is not None:
-            stream.handle
+            handle_of(stream, Stream, "stream")
         return error
+
+    def _oversized(self, id: int, numel: int, element_bytes: int) -> Exception:
+        """The exception of a tensor that the memory of a request cannot hold."""
+        record = self._records[id]
+        return InvalidArgument(f"{record.text}: a tensor of {numel} elements of {element_bytes} bytes does not fit its "
+                               f"{record.bytes} bytes")
 
     def _views(self, ids: Any, addresses: Any, stream: Stream) -> List[View]:
         views = []
@@ -345,7 +369,7 @@ class Pool(Owner[PoolHandle]):
         views.
         """
         array, count, _ = self._held(held)
-        call(core().bp_pool_use, self.handle, array, count, stream.handle)
+        call(core().bp_pool_use, self.handle, array, count, handle_of(stream, Stream, "stream"))
 
     def release(self, held: Iterable[Held], stream: Stream) -> None:
         """Drops one reference to each request. held: ids or views. stream: the stream of their last work.
@@ -358,11 +382,15 @@ class Pool(Owner[PoolHandle]):
             self._release(record, stream)
             return
         array, count, views = self._held(held)
-        call(core().bp_pool_release, self.handle, array, count, stream.handle)
+        call(core().bp_pool_release, self.handle, array, count, handle_of(stream, Stream, "stream"))
         self._ended(array, views)
 
     def _release(self, record: Record, stream: Stream) -> None:
-        status = self._calls.release(self._handle, record.ids_at, 1, stream._handle)
+        try:
+            status = self._calls.release(self._handle, record.ids_at, 1, stream._handle)
+        except (AttributeError, ctypes.ArgumentError):
+            handle_of(stream, Stream, "stream")
+            raise
         if status:
             raise self._failure(status, stream)
         self._dropped(record)
@@ -530,7 +558,7 @@ class Pool(Owner[PoolHandle]):
     def trace_to_model(self, first_step: int, last_step: int, model: Model) -> None:
         """Adds the events of these steps to `model` as its recorded schedule, for Schedule.recorded."""
         call(core().bp_pool_trace_to_model, self.handle, whole(first_step, 64, "a step"),
-             whole(last_step, 64, "a step"), model.handle)
+             whole(last_step, 64, "a step"), handle_of(model, Model, "model"))
 
     def close(self) -> None:
         """Ends all live requests, waits for the streams of the device and frees the memory.
@@ -555,7 +583,12 @@ class Pool(Owner[PoolHandle]):
 
 
 def _array(ids: Iterable[int]) -> Tuple[Any, int]:
-    numbers = ids if isinstance(ids, (list, tuple)) else list(ids)
+    if not isinstance(ids, (list, tuple)):
+        try:
+            ids = list(ids)
+        except TypeError:
+            raise InvalidArgument(f"ids: expected a list of ids, got {shown(ids)}; pass [id]") from None
+    numbers = ids
     for id in numbers:
         if not isinstance(id, int) or not 0 <= id <= 0xFFFFFFFF:
             raise InvalidArgument(f"request {id!r}: expected an id, from Plan.find or Pool.bind")

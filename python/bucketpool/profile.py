@@ -2,20 +2,20 @@
 
 import ctypes
 import weakref
-from typing import Any, Iterable, Optional, Sequence, Union
+from typing import Any, Iterable, List, Optional, Sequence, Union
 
 from . import _abi
 from ._library import call, configured, core, viewed
 from .errors import InvalidArgument
-from .handle import Handle, Owner, at_exit
-from .names import Path, decoded, encoded_path, member, optional, whole
+from .handle import Handle, Owner, at_exit, handle_of
+from .names import Path, decoded, encoded_path, list_of, member, optional, whole
 from .plan import Plan
 from .pool import Pool
 
 __all__ = ["Profile"]
 
 
-class ProfileHandle(Handle):
+class ProfileHandle(Handle, _abi.bp_profile):
     destroy = "bp_profile_destroy"
 
 
@@ -46,8 +46,8 @@ class Profile(Owner[ProfileHandle]):
                  directory: Path = "memory_snapshots", max_entries: int = 100_000, rank: int = 0, ranks: int = 1,
                  record_ranks: Optional[Iterable[int]] = None, coordinates: Optional[str] = None,
                  formats: Iterable[str] = ("pickle", ), plans: Union[None, Plan, Sequence[Plan]] = None) -> None:
-        handles = [pool.handle for pool in ([pools] if isinstance(pools, Pool) else pools)]
-        plan_handles = [plan.handle for plan in ([plans] if isinstance(plans, Plan) else plans or ())]
+        handles = _several(pools, Pool, "pools")
+        plan_handles = _several(() if plans is None else plans, Plan, "plans")
         if plan_handles and len(plan_handles) != len(handles):
             raise InvalidArgument(f"plans: {len(plan_handles)} for {len(handles)} pools; pass one for each pool, or "
                                   "None")
@@ -63,7 +63,7 @@ class Profile(Owner[ProfileHandle]):
             formats=sum({member("BP_PROFILE_", each, "format") for each in formats}),
             plans=_array(ctypes.c_void_p, [plan.value for plan in plan_handles]) if plan_handles else None)
         handle = ProfileHandle(*handles)
-        call(core().bp_profile_create, _array(ctypes.c_void_p, [each.value for each in handles]), len(handles),
+        call(core().bp_profile_create, _array(_abi.bp_pool, [each.value for each in handles]), len(handles),
              ctypes.byref(config), ctypes.byref(handle))
         self._handle = handle
         _open.add(self)
@@ -116,6 +116,12 @@ class Profile(Owner[ProfileHandle]):
         finally:
             super().close()
             _open.discard(self)
+
+
+def _several(given: Any, kind: Any, what: str) -> List[Any]:
+    """The handles of one object or of several."""
+    several = list_of(given, what) if isinstance(given, (list, tuple)) else [given]
+    return [handle_of(each, kind, what) for each in several]
 
 
 def _array(kind: Any, values: Sequence[Any]) -> Any:

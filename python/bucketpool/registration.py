@@ -7,15 +7,15 @@ from . import _abi
 from ._library import call, configured, core, viewed
 from .comm import Comm
 from .errors import InvalidArgument
-from .handle import Handle, Owner
-from .names import decoded, member, name_of, optional, whole
+from .handle import Handle, Owner, handle_of
+from .names import decoded, list_of, member, name_of, optional, shown, whole
 from .pool import Pool
 
 
 __all__ = ["Entry", "Registration", "Window"]
 
 
-class RegistrationHandle(Handle):
+class RegistrationHandle(Handle, _abi.bp_registration):
     destroy = "bp_registration_destroy"
 
 
@@ -64,16 +64,21 @@ class Registration(Owner[RegistrationHandle]):
     """
 
     def __init__(self, pool: Pool, entries: Sequence[Entry]) -> None:
+        entries = list_of(entries, "entries")
+        for entry in entries:
+            if not isinstance(entry, Entry):
+                raise InvalidArgument(f"entries: expected a list of Entry, got {shown(entry)} in it")
         if not entries:
             raise InvalidArgument("registration: no entries; pass at least one Entry")
         structs: Any = (_abi.bp_registration_entry * len(entries))()
         for index, entry in enumerate(entries):
+            comm = handle_of(entry.comm, Comm, "Entry.comm")
             structs[index] = configured(
-                core().bp_registration_entry_init, _abi.bp_registration_entry, comm=entry.comm.handle.value,
+                core().bp_registration_entry_init, _abi.bp_registration_entry, comm=comm.value,
                 group=optional(entry.group, "a release group"), kind=member("BP_REGISTER_", entry.kind, "registration"),
                 exact=int(entry.exact), traffic=sum({member("BP_TRAFFIC_", each, "traffic") for each in entry.traffic}))
-        handle = RegistrationHandle(*(entry.comm.handle for entry in entries))
-        call(core().bp_registration_create, pool.handle, structs, len(entries), ctypes.byref(handle))
+        handle = RegistrationHandle(*(handle_of(entry.comm, Comm, "Entry.comm") for entry in entries))
+        call(core().bp_registration_create, handle_of(pool, Pool, "pool"), structs, len(entries), ctypes.byref(handle))
         self._handle = handle
         pool.addresses_known = True
         self.entries = tuple(entries)

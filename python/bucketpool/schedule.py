@@ -7,15 +7,15 @@ from . import _abi
 from ._library import call, configured, core, viewed
 from .buckets import Buckets
 from .errors import InvalidArgument
-from .handle import Handle, Owner
+from .handle import Handle, Owner, handle_of
 from .model import Model
-from .names import member, name_of, whole
+from .names import list_of, mapping_of, member, name_of, whole
 
 
 __all__ = ["Schedule", "ScheduleEvent", "Step"]
 
 
-class ScheduleHandle(Handle):
+class ScheduleHandle(Handle, _abi.bp_schedule):
     destroy = "bp_schedule_destroy"
 
 
@@ -46,7 +46,7 @@ def training_config(prefetch: int = 1, grad_units: int = 2, passes: str = "train
                     streams: str = "separate", outside: str = "nothing", microbatches: int = 0, combined: bool = False,
                     overrides: Mapping[int, Tuple[int, Optional[int]]] = {}) -> _abi.bp_schedule_config:
     """The struct of the arguments of Schedule.training."""
-    own = (_abi.bp_unit_prefetch * len(overrides))()
+    own = (_abi.bp_unit_prefetch * len(mapping_of(overrides, "overrides")))()
     for entry, (unit, (forward, backward)) in zip(own, overrides.items()):
         entry.unit, entry.forward = whole(unit, 32, "a unit"), whole(forward, 32, "prefetch")
         entry.backward = _abi.BP_PREFETCH_SAME if backward is None else whole(backward, 32, "prefetch")
@@ -64,6 +64,8 @@ class Schedule(Owner[ScheduleHandle]):
 
     Made by Schedule.training() (a step of training), recorded() (events of a run), merged() or embedded().
     """
+
+    shared = True
 
     def __init__(self) -> None:
         raise TypeError("Schedule has no constructor; call Schedule.training, recorded, merged or embedded")
@@ -98,7 +100,7 @@ class Schedule(Owner[ScheduleHandle]):
         """
         config = training_config(prefetch, grad_units, passes, prefetch_backward, keep_after_forward, recompute,
                                  streams, outside, microbatches, combined, overrides)
-        return cls._made(core().bp_schedule_create_training, buckets.handle, ctypes.byref(config))
+        return cls._made(core().bp_schedule_create_training, handle_of(buckets, Buckets, "buckets"), ctypes.byref(config))
 
     @classmethod
     def recorded(cls, model: Model, buckets: Buckets, overlap_window: int = 0, partial: bool = False) -> "Schedule":
@@ -112,15 +114,16 @@ class Schedule(Owner[ScheduleHandle]):
         """
         config = configured(core().bp_recorded_config_init, _abi.bp_recorded_config, overlap_window=overlap_window,
                             partial=int(partial))
-        return cls._made(core().bp_schedule_create_recorded, model.handle, buckets.handle, ctypes.byref(config))
+        return cls._made(core().bp_schedule_create_recorded, handle_of(model, Model, "model"),
+                         handle_of(buckets, Buckets, "buckets"), ctypes.byref(config))
 
     @classmethod
     def merged(cls, schedules: Iterable["Schedule"]) -> "Schedule":
         """Merges schedules of the same buckets, one after the other: a conflict in one of them is a conflict of
         the merged schedule. Raises InvalidArgument.
         """
-        kept = [schedule.handle for schedule in schedules]
-        pointers = (ctypes.c_void_p * len(kept))(*[handle.value for handle in kept])
+        kept = [handle_of(schedule, Schedule, "schedules") for schedule in list_of(schedules, "schedules")]
+        pointers = (_abi.bp_schedule * len(kept))(*[handle.value for handle in kept])
         return cls._made(core().bp_schedule_create_merged, pointers, len(kept))
 
     @classmethod
@@ -129,8 +132,8 @@ class Schedule(Owner[ScheduleHandle]):
 
         index: the position of its buckets in the merge. Raises InvalidArgument.
         """
-        return cls._made(core().bp_schedule_create_embedded, schedule.handle, buckets.handle,
-                         whole(index, 63, "a part"))
+        return cls._made(core().bp_schedule_create_embedded, handle_of(schedule, Schedule, "schedule"),
+                         handle_of(buckets, Buckets, "buckets"), whole(index, 63, "a part"))
 
     @property
     def _info(self) -> Any:

@@ -4,6 +4,7 @@ import ctypes
 from typing import TYPE_CHECKING, Any, Optional, Tuple
 
 from . import _abi, dlpack
+from ._abi import Uncopied
 from .device import Stream
 from .errors import InvalidArgument, ScheduleError, Unsupported
 from .names import DType, dtype, dtype_name
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from .pool import Pool, Record
 
 
-class View:
+class View(Uncopied):
     """A view: one reference to a request, from Pool.acquire until release. It does not own the memory.
 
     Only release, of the view or of its id, drops the reference; garbage collection does not. A released view
@@ -95,7 +96,7 @@ class View:
         import numpy
 
         kind = self._numpy_type(numpy, dtype)
-        if self.bytes % kind.itemsize:
+        if kind.itemsize == 0 or self.bytes % kind.itemsize:
             raise InvalidArgument(
                 f"{self._record.text}: {self.bytes} bytes are not a multiple of the {kind.itemsize} bytes of {kind}; "
                 "use \"uint8\"")
@@ -153,7 +154,7 @@ class View:
         from torch.utils.dlpack import from_dlpack
 
         kind = dtype if isinstance(dtype, torch.dtype) else self._torch_type(torch, dtype)
-        if kind.itemsize and self.bytes % kind.itemsize:
+        if kind.itemsize == 0 or self.bytes % kind.itemsize:
             raise InvalidArgument(
                 f"{self._record.text}: {self.bytes} bytes are not a multiple of the {kind.itemsize} bytes of {kind}; "
                 "use \"uint8\"")

@@ -6,7 +6,7 @@ from typing import Any, List, NamedTuple, Optional, Tuple
 from . import _abi
 from ._library import call, configured, core, viewed
 from .buckets import Buckets
-from .handle import Handle
+from .handle import Handle, handle_of
 from .names import name_of, role_name, role_names, whole
 from .plan import Plan
 from .schedule import Schedule, training_config
@@ -14,11 +14,11 @@ from .schedule import Schedule, training_config
 __all__ = ["Alternative", "Holder", "Peak", "alternatives", "peaks"]
 
 
-class AlternativesHandle(Handle):
+class AlternativesHandle(Handle, _abi.bp_alternatives):
     destroy = "bp_alternatives_destroy"
 
 
-class PeaksHandle(Handle):
+class PeaksHandle(Handle, _abi.bp_peaks):
     destroy = "bp_peaks_destroy"
 
 
@@ -84,9 +84,9 @@ def alternatives(buckets: Buckets, max_prefetch: int = 4, work: int = 0, present
                       work=plan_work)
     config = configured(core().bp_alternatives_config_init, _abi.bp_alternatives_config,
                         max_prefetch=whole(max_prefetch, 32, "max_prefetch"), work=whole(work, 64, "work") or None,
-                        present=None if present is None else present.handle.value)
+                        present=None if present is None else handle_of(present, Plan, "present").value)
     handle = AlternativesHandle()
-    call(core().bp_alternatives_create, buckets.handle, ctypes.byref(schedule), ctypes.byref(plan),
+    call(core().bp_alternatives_create, handle_of(buckets, Buckets, "buckets"), ctypes.byref(schedule), ctypes.byref(plan),
          ctypes.byref(config), ctypes.byref(handle))
     info = viewed(core().bp_alternatives_get_info, handle)
     return [
@@ -101,8 +101,10 @@ def peaks(buckets: Buckets, schedule: Schedule, plan: Plan) -> List[Peak]:
 
     Raises InvalidArgument (a schedule or a plan of other buckets, a plan from a file).
     """
-    handle, units = PeaksHandle(), buckets.units
-    call(core().bp_peaks_create, buckets.handle, schedule.handle, plan.handle, ctypes.byref(handle))
+    handle = PeaksHandle()
+    call(core().bp_peaks_create, handle_of(buckets, Buckets, "buckets"), handle_of(schedule, Schedule, "schedule"),
+         handle_of(plan, Plan, "plan"), ctypes.byref(handle))
+    units = buckets.units
     info = viewed(core().bp_peaks_get_info, handle)
     return [
         Peak(tuple(role_names(p.roles)), p.step, p.bytes,

@@ -28,13 +28,14 @@ class Graph:
     def __init__(self, stream):
         import ctypes
 
+        from bucketpool import _abi
         from bucketpool._library import call, core
 
         self.core, self.call, self.stream, self.handle, self.byref = (
             core(),
             call,
             stream,
-            ctypes.c_void_p(),
+            _abi.bp_graph(),
             ctypes.byref,
         )
 

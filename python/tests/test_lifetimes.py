@@ -77,7 +77,7 @@ class Orders(unittest.TestCase):
         for call in calls:
             with self.assertRaises(bp.InvalidArgument) as caught:
                 call()
-            self.assertRegex(str(caught.exception), "^this (Pool|Stream|Plan|Device|Buckets) is closed$")
+            self.assertRegex(str(caught.exception), "^(\\w+: )?this (Pool|Stream|Plan|Device|Buckets) is closed$")
         for name in ("pool", "stream", "plan", "device", "buckets"):
             self.assertIn("closed", repr(getattr(served, name)))
 

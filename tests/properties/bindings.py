@@ -89,10 +89,10 @@ def load(path: str, libraries=("core",)) -> ctypes.CDLL:
             function.restype, function.argtypes = result, arguments
     # src/plan/plan.h: private
     lib.bp_plan_from_info.restype = ctypes.c_int
-    lib.bp_plan_from_info.argtypes = [ctypes.POINTER(PlanInfo), ctypes.POINTER(c_void_p)]
+    lib.bp_plan_from_info.argtypes = [ctypes.POINTER(PlanInfo), ctypes.POINTER(_abi.bp_plan)]
     if "core" in libraries:  # exported for our own libraries and tests
         lib.bp_device_table.restype, lib.bp_device_table.argtypes = (
-            ctypes.POINTER(_abi.bp_device_ops), [c_void_p, ctypes.POINTER(c_void_p)])
+            ctypes.POINTER(_abi.bp_device_ops), [_abi.bp_device, ctypes.POINTER(c_void_p)])
     return lib
 
 
@@ -107,8 +107,9 @@ def check(lib, status: int, name: str) -> None:
 
 def made(lib, name: str, *arguments) -> c_void_p:
     """Calls a function whose last argument receives a new object."""
-    handle = c_void_p()
-    check(lib, getattr(lib, name)(*arguments, ctypes.byref(handle)), name)
+    function = getattr(lib, name)
+    handle = function.argtypes[-1]._type_()
+    check(lib, function(*arguments, ctypes.byref(handle)), name)
     return handle
 
 

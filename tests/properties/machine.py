@@ -97,7 +97,7 @@ class Fleet:
         self.gates = Gates(self.lib)
         self.tape = Tape()
         null = made(self.lib, "bp_device_create_null")
-        self.nothing = Stream(c_void_p(), "NULL", -1, alive=False)
+        self.nothing = Stream(b._abi.bp_stream(), "NULL", -1, alive=False)
         self.foreign = Stream(made(self.lib, "bp_stream_create", null, b"foreign"), "foreign", -1)
         self.patterns = 0
         self.compared = 0
@@ -183,7 +183,7 @@ class Pool(RuleBasedStateMachine):
         policy = {"fixed": b.POLICY_FIXED, "max": b.POLICY_MAX, "dynamic": b.POLICY_DYNAMIC}[case.policy]
         plan = scenarios.make_plan(self.lib, buckets, schedule, policy, case.copies, case.fallback, case.alignment)
         if not scenarios.plan_info(self.lib, plan).feasible:
-            pool = c_void_p()
+            pool = b._abi.bp_pool()
             status = self.lib.bp_pool_create(self.device.handle, plan, None, byref(pool))
             assert status == b.INFEASIBLE and not pool.value, f"an infeasible plan: {status} {detail(self.lib)}"
             seen("infeasible")

@@ -190,7 +190,7 @@ class Device:
 
     def destroy_stream(self, stream: Stream) -> None:
         """Keeps the pointer: calls with it must fail without a crash."""
-        self.lib.bp_stream_destroy(ctypes.byref(c_void_p(stream.handle.value)))
+        self.lib.bp_stream_destroy(ctypes.byref(bindings._abi.bp_stream(stream.handle.value)))
         stream.alive = False
 
     def synchronize(self) -> None:

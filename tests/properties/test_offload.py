@@ -222,7 +222,7 @@ class Offload(RuleBasedStateMachine):
         group = self.groups[number % len(self.groups)]
         if len(group.leases) > 2:
             return
-        lease = ctypes.c_void_p()
+        lease = b._abi.bp_lease()
         wrong = {SCHEDULE} if group.residency != o.RESIDENT else set()
         if self._expect(self.lib.bp_lease_take(self.offload, group.name, b"reader", byref(lease)), wrong, "lease"):
             group.leases.append(lease)

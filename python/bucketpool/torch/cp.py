@@ -86,7 +86,7 @@ class PackedSplit:
     def __init__(self, cu_seqlens: CuSeqlens, group: Optional[dist.ProcessGroup] = None, *, rank: Optional[int] = None,
                  ranks: Optional[int] = None, cu_padded: Optional[CuSeqlens] = None, multiple: int = 0,
                  total_multiple: int = 0, last_is_dummy: bool = False) -> None:
-        self._handle = ctypes.c_void_p()
+        self._handle: ctypes.c_void_p = _abi.bp_cp_split()
         self.group, self.comm = group, comm_of(group)
         if (rank is None) != (ranks is None) or (rank is not None and group is not None):
             given = "without a group" if group is None else "with a group"

@@ -70,6 +70,8 @@ def tensors_of(request: Prepared, dtype: torch.dtype, device: torch.device,
 
     def tensor(stream: Stream, numel: int) -> Optional[torch.Tensor]:
         nonlocal handle
+        if not 0 <= numel <= request.pool._records[request.id].bytes // dtype.itemsize:
+            raise request.pool._oversized(request.id, numel, dtype.itemsize)
         address = None if handle is not None else request.try_acquire(stream)
         if address is None:
             return None

@@ -254,7 +254,7 @@ def case_collectives(rank, ranks):
     from bucketpool._library import call, core
     from bucketpool.torch import _tensors
     comm = comm_of(dist.group.WORLD)
-    stream = ctypes.c_void_p()
+    stream = _abi.bp_stream()
     call(core().bp_stream_create, _tensors.device_of(torch.device("cpu")), b"test", ctypes.byref(stream))
     for dtype, number in _tensors.DTYPES.items():
         given = torch.arange(2 * ranks).to(dtype) + rank

@@ -32,9 +32,10 @@ class Graph:
     stream = None  # of captures and replays
 
     def capture_begin(self, pool=None, capture_error_mode="global"):
+        from bucketpool import _abi
         from bucketpool._library import call, core
 
-        self.core, self.call, self.handle = core(), call, ctypes.c_void_p()
+        self.core, self.call, self.handle = core(), call, _abi.bp_graph()
         self.call(self.core.bp_graph_begin, self.stream.handle)
 
     def capture_end(self):

@@ -25,9 +25,10 @@ class Graph:
     def __init__(self, stream):
         import ctypes
 
+        from bucketpool import _abi
         from bucketpool._library import call, core
 
-        self.core, self.call, self.stream, self.handle, self.launches = core(), call, stream, ctypes.c_void_p(), 0
+        self.core, self.call, self.stream, self.handle, self.launches = core(), call, stream, _abi.bp_graph(), 0
         self.byref = ctypes.byref
 
     def __enter__(self):

@@ -159,8 +159,10 @@ def test_failing_import(path):
     for arguments in ((), (served.stream,), (served.stream, "many"), (served.stream, 1 << 70)):
         with pytest.raises((TypeError, OverflowError)):
             served.tensor(*arguments)
-    with pytest.raises(AttributeError):
+    with pytest.raises(bp.InvalidArgument, match="stream: expected a Stream, got None"):
         served.tensor(None, 1000)
+    with pytest.raises(bp.InvalidArgument, match="does not fit"):
+        served.tensor(served.stream, 1 << 40)
     with pytest.raises(TypeError):
         type(served.one)(served.pool)
     assert not served.pool.live()
