@@ -36,7 +36,7 @@ static int refuse(const char *name)
 {
     if (strcmp(name, "describe") == 0)
         return cli_fail(EXIT_BAD_INPUT,
-                        "describe is a command of the Python package; run python -m bucketpool describe MODEL");
+                        "describe is a command of the Python package; run python3 -m bucketpool describe MODEL");
     const char *names[sizeof cli_commands / sizeof *cli_commands];
     size_t count = 0;
     for (const command_row *row = cli_commands; row->name != NULL; row++)
@@ -52,7 +52,7 @@ static void print_help(void)
          "before\nreduce-scatter.\n\nCommands:");
     for (const command_row *row = cli_commands; row->name != NULL; row++)
         printf("  %-10s %s\n", row->name, row->summary);
-    puts("\n`python -m bucketpool describe MODEL` writes a units.json for any transformers model.");
+    puts("\n`python3 -m bucketpool describe MODEL` writes a units.json for any transformers model.");
     puts("\n`bucketpool COMMAND --help` lists a command's options. Exit: 0 answered, 1 verification failed or\n"
          "infeasible, 2 bad input, 3 environment.");
 }

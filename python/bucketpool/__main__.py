@@ -1,4 +1,4 @@
-"""The entry point of `bucketpool` and `python -m bucketpool`: runs the command, or `describe` in Python."""
+"""The entry point of `bucketpool` and `python3 -m bucketpool`: runs the command, or `describe` in Python."""
 
 import os
 import shutil
@@ -22,14 +22,14 @@ def main(arguments: Optional[List[str]] = None) -> int:
         return describe.main(arguments[1:])
     path = command_path()
     if path is None:
-        print("python -m bucketpool: the command is neither in the package nor on PATH; install the wheel "
-              "(pip install .) or the library (meson install); `python -m bucketpool describe` works without it",
+        print("python3 -m bucketpool: the command is neither in the package nor on PATH; install the wheel "
+              "(pip install .) or the library (meson install); `python3 -m bucketpool describe` works without it",
               file=sys.stderr)
         return 3
     try:
         os.execv(path, ["bucketpool", *arguments])
     except OSError as error:
-        print(f"python -m bucketpool: {path}: {error.strerror}", file=sys.stderr)
+        print(f"python3 -m bucketpool: {path}: {error.strerror}", file=sys.stderr)
         return 3
 
 

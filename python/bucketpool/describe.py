@@ -5,7 +5,7 @@
     document = describe.describe("config.json")        # or a class: "transformers.MambaForCausalLM"
     document = describe.units_of(my_module, "mine")    # any torch module, on any device
 
-At a prompt: python -m bucketpool describe config.json -o units.json
+At a prompt: python3 -m bucketpool describe config.json -o units.json
 
 Models are built on PyTorch's meta device, without memory. Units are the modules of repeated layer lists, as in FSDP
 wrap policies. torch and transformers are imported when a function needs them.
@@ -287,9 +287,9 @@ def _write(path: str, text: str) -> None:
 
 
 def main(arguments: List[str]) -> int:
-    """Runs `python -m bucketpool describe` with these arguments. Returns an exit status: 0, 2 or 3."""
+    """Runs `python3 -m bucketpool describe` with these arguments. Returns an exit status: 0, 2 or 3."""
     parser = argparse.ArgumentParser(
-        prog="python -m bucketpool describe",
+        prog="python3 -m bucketpool describe",
         description=(
             "Writes a model of transformers as units.json, "
             "for `bucketpool plan`. The model is built on the meta device; layer lists become "
@@ -310,7 +310,7 @@ def main(arguments: List[str]) -> int:
     try:
         document = describe(options.model, options.dtype)
     except Error as error:
-        print(f"python -m bucketpool describe: {error}", file=sys.stderr)
+        print(f"python3 -m bucketpool describe: {error}", file=sys.stderr)
         return 3 if isinstance(error, Unsupported) else 2
     shapes = re.compile(r"\[([\d,\s]+)\]")  # put on one line each
     text = (
@@ -323,7 +323,7 @@ def main(arguments: List[str]) -> int:
         else:
             _write(options.output, text)
     except OSError as error:
-        print(f"python -m bucketpool describe: {options.output}: {error.strerror}", file=sys.stderr)
+        print(f"python3 -m bucketpool describe: {options.output}: {error.strerror}", file=sys.stderr)
         return 2
     kept = sum(len(entry["parameters"]) for entry in [document.get("outside", {"parameters": []})])
     print(

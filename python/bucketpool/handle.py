@@ -1,9 +1,9 @@
 """Handles: objects of the library that Python owns.
 
 A Handle is the pointer, of the type that functions of _abi.py expect: ctypes refuses another handle. It
-destroys its object with the last Python reference. A running call keeps a reference, so an object may be closed while another thread is inside one of its calls, and the garbage
-collector may find objects in any order. The library itself keeps a device alive while it has streams, events
-or pools.
+destroys its object with the last Python reference. A running call keeps a reference, so an object may be closed
+while another thread is inside one of its calls, and the garbage collector may find objects in any order. The
+library itself keeps a device alive while it has streams, events or pools.
 
 Objects are not destroyed
 

@@ -1,7 +1,9 @@
 """Pools: the slabs of a plan, allocated on a device, and the calls that acquire and release requests."""
 
 import ctypes
+import difflib
 import functools
+import inspect
 from ctypes import CFUNCTYPE, c_int, c_size_t, c_void_p
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple, Union
 
@@ -580,6 +582,19 @@ class Pool(Owner[PoolHandle]):
 
     def __repr__(self) -> str:
         return "<Pool, closed>" if self.closed else f"<Pool {self.name!r} on {self.device.name}: {self.policy}>"
+
+
+def check_options(function: Callable[..., Any], options: Dict[str, Any]) -> None:
+    """Raises TypeError for an option that neither the function has, which passes these on, nor Pool. Internal."""
+    of_pool = [name for name in inspect.signature(Pool).parameters if name not in ("device", "plan")]
+    own = [name for name, each in inspect.signature(function).parameters.items()
+           if name != "self" and each.kind is not each.VAR_KEYWORD]
+    for name in options:
+        if name not in of_pool:
+            near = difflib.get_close_matches(name, own + of_pool, 1)
+            title = function.__qualname__.replace(".__init__", "")
+            raise TypeError(f"{title}: unknown option {name!r}" + (f"; did you mean {near[0]!r}?" if near else
+                            f"; it has {', '.join(own)}, and those of Pool: {', '.join(of_pool)}"))
 
 
 def _array(ids: Iterable[int]) -> Tuple[Any, int]:

@@ -246,10 +246,15 @@ static bp_status read_contents(const bp_json_at *root, contents *c)
                                           "bound",  "slabs", "classes", "requests", "fingerprint", "checksum",  NULL};
     const char *format = NULL;
     BP_TRY(bp_json_expect_object(root, NULL));
-    BP_TRY(plan_read_name(root, "format", &format));
     bp_json_at format_at = bp_json_member(root, "format");
+    if (format_at.value == NULL)
+        return bp_json_fail(&format_at,
+                            "is missing, so this is not a plan; `bucketpool plan MODEL -o FILE` writes one");
+    BP_TRY(plan_read_name(root, "format", &format));
     if (strcmp(format, "bucketpool.plan/1") != 0)
-        return bp_json_fail(&format_at, "expected \"bucketpool.plan/1\", got \"%.*s\"", BP_QUOTED, format);
+        return bp_json_fail(
+            &format_at, "expected \"bucketpool.plan/1\", got \"%.*s\"; `bucketpool plan MODEL -o FILE` writes plans",
+            BP_QUOTED, format);
     BP_TRY(bp_json_expect_object(root, members));
     BP_TRY(read_head(root, &c->info));
     BP_TRY(plan_read_list(root, "slabs", sizeof *c->slabs, read_slab, &c->slabs, &c->info.slab_count));

@@ -547,7 +547,7 @@ static bp_status find_family(builder *b)
     return bp_fail(
         BP_ERR_UNSUPPORTED,
         "unknown model_type \"%.60s\"; plan the model's safetensors, or the units.json that "
-        "`python -m bucketpool describe CONFIG -o units.json` writes (docs/reference/models.md lists the known types)",
+        "`python3 -m bucketpool describe CONFIG -o units.json` writes (docs/reference/models.md lists the known types)",
         b->model_type);
 }
 

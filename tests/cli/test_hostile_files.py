@@ -401,7 +401,7 @@ class Writers(InSharedFolder):
 
 
 class Python(InSharedFolder):
-    """`python -m bucketpool describe` reads and writes by itself."""
+    """`python3 -m bucketpool describe` reads and writes by itself."""
 
     def python(self, *arguments, **more):
         environment = {**os.environ, "PYTHONPATH": os.path.join(SOURCE, "python"), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -417,7 +417,7 @@ class Python(InSharedFolder):
         for path in (self.folder, self.path("config.json")):
             result = self.python("-m", "bucketpool", "describe", path)
             self.assertEqual((result.returncode, result.stderr),
-                             (2, f"python -m bucketpool describe: {self.path('config.json')}: not a regular file\n"))
+                             (2, f"python3 -m bucketpool describe: {self.path('config.json')}: not a regular file\n"))
 
     def test_outputs(self):
         for name, words in (("units.json", None), ("x" * 255, None), ("link.json", None),

@@ -167,7 +167,7 @@ class Bundled(Named):
 
     def test_no_notes(self):
         """The bundled models and the small ones: only parts that are not counted, and how checkpoints are stored."""
-        allowed = ("text part only; not counted: vision_config (python -m bucketpool describe counts the whole model)",
+        allowed = ("text part only; not counted: vision_config (python3 -m bucketpool describe counts the whole model)",
                    "not read: quantization_config (fp8); parameters have the dtype bf16",
                    "not read: quantization_config (mxfp4); parameters have the dtype bf16")
         paths = [os.path.join(MODELS, name) for name in os.listdir(MODELS)]

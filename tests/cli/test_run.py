@@ -501,8 +501,8 @@ class Profiles(Case):
         with open(self.path("file"), "w", encoding="utf-8"):
             pass
         result = run("run", NANO, "--device", "null", "--profile", self.path("file/p"))
-        self.one_line(result, 3, "--profile", "file")
-        self.assertIn("3 of 3 training steps", result.stdout)  # the run continues
+        self.one_line(result, 3, "--profile", "file", "cannot be written: Not a directory")
+        self.assertEqual(result.stdout, "")  # before the run
         self.refused(run("run", NANO, "--profile", ""), 2, "--profile", "folder")
         self.refused(run("run", NANO, "--profile-steps", "1"), 2, "--profile-steps", "--profile")
         self.refused(run("run", NANO, "--profile", "p", "--profile-steps", "1,x"), 2, "profile-steps", "x")

@@ -147,7 +147,7 @@ class Steps(StepCommand):
         model.rec.events.insert(70, {"action": "snapshot", "addr": 0, "size": 0, "stream": 0})
         device = self.device(model.rec.snapshot())
         self.assertEqual((device["unknown_events"], device["oom_events"]), (1, 1))
-        self.assertIn('1 events of unknown kinds ("teleport")', self.run_step("x.pickle").stdout)
+        self.assertIn('1 event of unknown kinds ("teleport")', self.run_step("x.pickle").stdout)
 
     def test_one_iteration(self):
         """The loop of its optimizer repeats, and is not a step."""

@@ -272,7 +272,7 @@ class Tables(Case):
         self.assertEqual([pool["pool"] for pool in self.report(path)["files"][0]["pools"]], ["params+grads", "other"])
         self.assertEqual([pool["pool"] for pool in self.report(path, "--pool", "other")["files"][0]["pools"]],
                          ["other"])
-        self.refused(run(path, "--pool", "x"), 2, 'unknown pool "x", the file has 2')
+        self.refused(run(path, "--pool", "x"), 2, 'unknown pool "x"; the file has ', ", other")
 
 
 class Mistakes(Case):

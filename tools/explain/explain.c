@@ -146,11 +146,6 @@ static int whatif_report_print(const whatif *answers, size_t count, const plan_o
 
 /* ---- policies ---------------------------------------------------------------------------------------------------- */
 
-static const char *plural(size_t count)
-{
-    return count == 1 ? "" : "s";
-}
-
 static void explain_bound(const analysis *a, const bp_plan_info *plan, const bp_plan_role *role)
 {
     char text[STEP_TEXT_CHARS], roles[ROLES_TEXT_CHARS];
@@ -164,7 +159,7 @@ static void explain_bound(const analysis *a, const bp_plan_info *plan, const bp_
 
     printf("%s: no plan takes less than %s (%llu bytes). %zu unit%s hold%s this much at once in step %u (%s):\n",
            names_roles(role->roles, roles), cli_bytes(role->lower_bound_bytes),
-           (unsigned long long)role->lower_bound_bytes, units, plural(units), units == 1 ? "s" : "",
+           (unsigned long long)role->lower_bound_bytes, units, cli_plural(units), units == 1 ? "s" : "",
            role->lower_bound_step, analysis_step_text(a, role->lower_bound_step, text));
 
     const uint64_t mask = plan->alignment - 1;
@@ -250,7 +245,7 @@ static void explain_policy(const bp_plan_info *plan, uint32_t roles)
         break;
     case BP_POLICY_FIXED:
         printf(": %s are shared by the units of the most frequent kind in %u set%s.\n", cli_bytes(role->pool_bytes),
-               role->copies, plural(role->copies));
+               role->copies, cli_plural(role->copies));
         explain_buffers(plan, role);
         if (role->persistent_bytes > 0)
             printf("    All other units differ from that kind and have separate memory: %s that no other unit can "
@@ -452,7 +447,7 @@ static int explain_alternatives(const whatif *w, bool color)
 static int explain(const whatif *w, const plan_options *options)
 {
     const analysis *a = w->analysed;
-    printf("%s has %s parameters in %zu unit%s; ", a->name, cli_count(a->parameters), a->units, plural(a->units));
+    printf("%s has %s parameters in %zu unit%s; ", a->name, cli_count(a->parameters), a->units, cli_plural(a->units));
     if (a->root_bytes > 0)
         printf("%s are in the root group.\n", cli_bytes(a->root_bytes));
     else

@@ -201,8 +201,8 @@ static int pack_answer_find(pack_answer *answer, const pack_options *options)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
     progress p;
     char what[160];
-    snprintf(what, sizeof what, "%s: %s %zu items", answer->path, options->check ? "checking" : "packing",
-             item_count(answer));
+    snprintf(what, sizeof what, "%s: %s %zu item%s", answer->path, options->check ? "checking" : "packing",
+             item_count(answer), cli_plural(item_count(answer)));
     progress_watch(&p, what, describe_search, NULL);
     int code = find_bound(answer);
     if (code == EXIT_GO_ON)
@@ -267,11 +267,6 @@ static void pack_proof_text(const pack_answer *answer, char text[PACK_PROOF_CHAR
                  (unsigned long long)r->proven);
 }
 
-static const char *plural(size_t count)
-{
-    return count == 1 ? "" : "s";
-}
-
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
 static void print_amount(const char *label, uint64_t amount, const char *more)
@@ -303,12 +298,12 @@ static int pack_report_lines(const pack_answer *answer, const pack_options *opti
     const bp_packing *packing = bp_packing_file_packing(answer->file);
     size_t items = bp_packing_get_info(packing)->item_count, intervals = bp_packing_get_info(packing)->interval_count;
     printf("%s%s%s: %zu item%s, live in %zu interval%s\n\n", color ? "\033[1m" : "", answer->path,
-           color ? "\033[0m" : "", items, plural(items), intervals, plural(intervals));
+           color ? "\033[0m" : "", items, cli_plural(items), intervals, cli_plural(intervals));
 
     if (pack_answer_has_total(answer))
         print_amount(r->outcome == BP_PACK_PLACED ? "total" : "best", r->bytes, "");
     snprintf(more, sizeof more, ", %zu item%s live at the same time", answer->witness_count,
-             plural(answer->witness_count));
+             cli_plural(answer->witness_count));
     print_amount("bound", r->bound, more);
     if (pack_answer_has_total(answer))
         cli_print_line("gap", "%s", gap_text(answer));
@@ -519,8 +514,8 @@ static int write_files(const pack_answer *a, const pack_options *options, const 
         return EXIT_GO_ON;
     char title[256], proof[PACK_PROOF_CHARS];
     const char *slash = strrchr(a->path, '/');
-    snprintf(title, sizeof title, "%.120s: %zu items", slash != NULL ? slash + 1 : a->path,
-             bp_packing_get_info(bp_packing_file_packing(a->file))->item_count);
+    snprintf(title, sizeof title, "%.120s: %zu item%s", slash != NULL ? slash + 1 : a->path, item_count(a),
+             cli_plural(item_count(a)));
     pack_proof_text(a, proof);
     const packing_picture input = {.title = title,
                                    .proof = proof,

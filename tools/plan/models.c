@@ -194,7 +194,7 @@ static void print_types(void)
     }
     puts("\n\nA name or a repository is a MODEL for the other commands, as is a repository in the cache of the Hugging "
          "Face hub.\n"
-         "Another type: plan its safetensors, or the units.json of `python -m bucketpool describe`.");
+         "Another type: plan its safetensors, or the units.json of `python3 -m bucketpool describe`.");
 }
 
 int cli_models(int argc, char **argv)

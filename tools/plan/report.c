@@ -165,7 +165,7 @@ static void add_role(sheet *s, const bp_plan_info *plan, const bp_plan_role *rol
     if (role->buffer_count == 0 && role->pool_bytes > 0)
         add_sum(s, policy, name, role->pool_bytes, "one offset for each bucket");
     char what[96];
-    snprintf(what, sizeof what, "%zu buckets with separate memory", persistent);
+    snprintf(what, sizeof what, "%zu bucket%s with separate memory", persistent, cli_plural(persistent));
     if (persistent > 0)
         add_sum(s, policy, name, role->persistent_bytes, what);
     snprintf(what, sizeof what, "allocated on demand, peak in step %u", role->lower_bound_step);

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "core/fail.h"
 #include "shared/cli.h"
@@ -112,6 +114,31 @@ static void show_message(void *user, const char *text)
     cli_fail(0, "%s", text);
 }
 
+/* Refuses a folder that cannot be written, before the run. Returns EXIT_GO_ON or an exit code. */
+static int check_profile_folder(const char *folder)
+{
+    struct stat about;
+    char *existing = strdup(folder);
+    if (existing == NULL)
+        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
+    while (stat(existing, &about) != 0 && errno == ENOENT && strcmp(existing, "/") != 0 && strcmp(existing, ".") != 0) {
+        char *slash = strrchr(existing, '/');
+        if (slash == NULL)
+            strcpy(existing, ".");
+        else
+            slash[slash == existing] = '\0';
+    }
+    int error = stat(existing, &about) != 0          ? errno
+                : !S_ISDIR(about.st_mode)            ? ENOTDIR
+                : access(existing, W_OK | X_OK) != 0 ? errno
+                                                     : 0;
+    int code = error == 0 ? EXIT_GO_ON
+                          : cli_fail(EXIT_ENVIRONMENT, "--profile %.200s: %.200s cannot be written: %s", folder,
+                                     existing, strerror(error));
+    free(existing);
+    return code;
+}
+
 /* Creates the profile of --profile, if given. Returns the status of bp_profile_create. */
 static bp_status run_profile_init(const run_options *options, bp_pool *pool, const bp_plan *plan, run_profile *profile)
 {
@@ -135,6 +162,8 @@ static int run_setup_init(const run_options *options, const analysis *a, driver_
                           run_setup *setup)
 {
     *setup = (run_setup){0};
+    if (options->profile != NULL)
+        CLI_TRY(check_profile_folder(options->profile));
     CLI_TRY(run_plan_init(options, a, &setup->plan));
     bp_pool_config config;
     bp_status status = make_device(options, setup);

@@ -223,7 +223,7 @@ static int print_steps(const schedule_view *v, const plan_options *options, cons
         if (!shown[step])
             continue;
         if (left_out > 0)
-            sheet_add_row(&s, "...", cli_text("%u steps", left_out), NULL);
+            sheet_add_row(&s, "...", cli_text("%u step%s", left_out, cli_plural(left_out)), NULL);
         left_out = 0;
         add_step(&s, v, step);
     }

@@ -67,7 +67,7 @@ int cli_print_json(bp_json_writer *json)
 
 const char *cli_text(const char *format, ...)
 {
-    static char texts[16][48];
+    static char texts[16][96];
     static unsigned next;
     char *text = texts[next++ % 16];
     va_list args;
@@ -156,6 +156,11 @@ const char *cli_bytes(uint64_t bytes)
                                 : value < 100 ? 2
                                               : 1,
                                 value, units[unit]);
+}
+
+const char *cli_plural(uint64_t count)
+{
+    return count == 1 ? "" : "s";
 }
 
 const char *cli_count(uint64_t count)

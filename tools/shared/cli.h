@@ -66,6 +66,8 @@ bool cli_has_suffix(const char *text, const char *suffix);
 const char *cli_bytes(uint64_t bytes);
 /* "31577937344" as "31.578 B", the way publishers count parameters. Same lifetime. */
 const char *cli_count(uint64_t count);
+/* "" for one, else "s". */
+const char *cli_plural(uint64_t count);
 /* A bucket's name, "bucket.<ordinal>" where it has none. Same lifetime. */
 const char *cli_bucket(const char *name, uint32_t ordinal);
 

@@ -32,11 +32,11 @@ static void print_warnings(const step_answer *a, const char *prefix)
                cli_bytes(a->peak_bytes), are_several ? "the steps after the first" : "the step",
                are_several ? "" : "es", cli_bytes(step_steps_peak(a)));
     if (a->allocations.replaced > 0)
-        printf("%s%llu allocations were made where one was live: their frees are missing\n", prefix,
-               (unsigned long long)a->allocations.replaced);
+        printf("%s%llu of the allocations %s made where one was live: the free of that one is missing\n", prefix,
+               (unsigned long long)a->allocations.replaced, a->allocations.replaced == 1 ? "was" : "were");
     if (a->allocations.unknown > 0)
-        printf("%s%llu events of unknown kinds (\"%.40s\") are left out\n", prefix,
-               (unsigned long long)a->allocations.unknown, a->trace->unknown_name);
+        printf("%s%llu event%s of unknown kinds (\"%.40s\") left out\n", prefix,
+               (unsigned long long)a->allocations.unknown, cli_plural(a->allocations.unknown), a->trace->unknown_name);
 }
 
 static void print_heading(const step_answer *a)
@@ -44,8 +44,9 @@ static void print_heading(const step_answer *a)
     const bp_steps *s = &a->steps;
     const bp_trace *t = a->trace;
     uint64_t span = t->events[t->event_count - 1].time_us - t->events[0].time_us;
-    printf("%s, cuda:%u: %zu events in %.3f s, %zu allocations on %zu stream%s\n", step_file(a->path), t->device,
-           t->event_count, (double)span / 1e6, a->allocations.count, t->stream_count, t->stream_count == 1 ? "" : "s");
+    printf("%s, cuda:%u: %zu event%s in %.3f s, %zu allocation%s on %zu stream%s\n", step_file(a->path), t->device,
+           t->event_count, cli_plural(t->event_count), (double)span / 1e6, a->allocations.count,
+           cli_plural(a->allocations.count), t->stream_count, cli_plural(t->stream_count));
     size_t least = SIZE_MAX, most = 0;
     for (size_t i = 0; i < s->count; i++) {
         least = s->steps[i].count < least ? s->steps[i].count : least;
@@ -64,7 +65,8 @@ static void print_heading(const step_answer *a)
                share(s->matched, s->allocations));
     print_warnings(a, "");
     if (a->allocations.live_at_start > 0)
-        printf("%zu allocations were live before the oldest event\n", a->allocations.live_at_start);
+        printf("%zu allocation%s live before the oldest event\n", a->allocations.live_at_start,
+               a->allocations.live_at_start == 1 ? " was" : "s were");
     if (s->kind_count > 1)
         printf("%zu kinds of steps, planned together\n", s->kind_count);
     putchar('\n');

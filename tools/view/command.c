@@ -43,6 +43,20 @@ static int read_snapshot(const char *path, view_file *file, progress *p)
 }
 
 /* Reads a file and plays the selected pools. Returns EXIT_GO_ON, or the exit code after a message. Call view_file_finish either way. */
+/* A pool that the file does not have: its names, or the nearest. */
+static int fail_pool(const char *path, const char *pool, const bp_snapshot_info *info)
+{
+    const char *names[16];
+    char text[400] = "";
+    size_t count = 0;
+    for (; count < info->pool_count && count < sizeof names / sizeof *names; count++) {
+        names[count] = info->pools[count].name;
+        cli_append(text, sizeof text, "%s%.40s", count > 0 ? ", " : "", names[count]);
+    }
+    return cli_fail(EXIT_BAD_INPUT, "%.300s: unknown pool \"%.60s\"%s; the file has %s%s", path, pool,
+                    cli_suggestion("", cli_nearest(pool, names, count)), text, count < info->pool_count ? ", ..." : "");
+}
+
 static int view_file_init(const char *path, const view_options *options, view_file *file, progress *p)
 {
     int code = read_snapshot(path, file, p);
@@ -61,8 +75,7 @@ static int view_file_init(const char *path, const view_options *options, view_fi
             return cli_fail_status(status);
     }
     if (file->pool_count == 0 && options->pool != NULL)
-        return cli_fail(EXIT_BAD_INPUT, "%.300s: unknown pool \"%.60s\", the file has %zu", path, options->pool,
-                        file->info->pool_count);
+        return fail_pool(path, options->pool, file->info);
     if (file->pool_count == 0)
         return cli_fail(EXIT_BAD_INPUT, "%.300s: the snapshot has no pools", path);
     return EXIT_GO_ON;

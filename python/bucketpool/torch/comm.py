@@ -144,7 +144,7 @@ class GroupComm:
             if not -1 << 63 <= value < 1 << 63 and failure is None:
                 failure = InvalidArgument(f"{what}: {name} is {value}; pass a number of at most 64 bits")
         if failure is None:
-            mine = _TOLD.pack(0, *_numbers(facts), b"")
+            mine = _TOLD.pack(0, *_numbers(facts), what.encode()[:_WORDS])
         else:
             mine = _TOLD.pack(status_of(failure), *_numbers({}), words_of(failure)[:_WORDS])
         answers = self._exchanged(mine, what)
@@ -156,6 +156,11 @@ class GroupComm:
                 raise _of_rank(
                     failed, f"{what}: rank {r} of {self.ranks} ({self.name}) failed: "
                     f"{message.rstrip(bytes(1)).decode(errors='replace')}")
+        called = [message.rstrip(bytes(1)).decode(errors="replace") for *_, message in everybody]
+        for r, theirs in enumerate(called):
+            if theirs != called[0]:
+                raise Mismatch(f"the ranks of {self.name} call different functions: rank 0 calls {called[0]}, rank {r} "
+                               f"calls {theirs}; call the same on all ranks, in the same order")
         all_facts = [dict(zip(facts, one[1:])) for one in everybody]
         for r, theirs in enumerate(all_facts):
             for name in same:

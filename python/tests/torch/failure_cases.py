@@ -57,6 +57,20 @@ def case_foreign_exceptions(rank, ranks):
     works(default_group)
 
 
+def case_different_functions(rank, ranks):
+    default_group = dist.group.WORLD
+    logits, target = torch.randn(2, 6, 24), torch.zeros(2, 6, dtype=torch.int64)
+    call = (lambda: L.logprobs_from_logits(logits, target, group=default_group)) if rank == 0 else (
+        lambda: L.vocab_parallel_entropy(logits, default_group))
+    try:
+        call()
+    except errors.Mismatch as error:
+        assert f"rank 0 calls logprobs_from_logits, rank 1 calls vocab_parallel_entropy" in str(error), error
+    else:
+        raise AssertionError("accepted")
+    works(default_group)
+
+
 def case_out_of_memory(rank, ranks):
     """A pass allocates its memory before the ranks begin it together."""
     default_group = dist.group.WORLD

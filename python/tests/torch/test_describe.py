@@ -1,4 +1,4 @@
-"""python -m bucketpool describe: units from module trees, of transformers and of torch alone."""
+"""python3 -m bucketpool describe: units from module trees, of transformers and of torch alone."""
 
 import json
 import os

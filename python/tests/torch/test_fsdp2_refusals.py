@@ -55,6 +55,8 @@ def wrong_modules():
         answers["plan"] = said(errors.Mismatch, fsdp2.attach, models.build("embedding"), plan=attached.plan,
                                on_mismatch="error")
         answers["mismatch"] = said(errors.InvalidArgument, fsdp2.attach, models.build(), on_mismatch="ignore")
+    answers["option"] = said(TypeError, fsdp2.attach, models.build(), polcy="max")
+    answers["options"] = said(TypeError, fsdp2.attach_parameters, models.build(), other=1)
     return answers
 
 
@@ -66,6 +68,8 @@ def test_refused_modules():
                     "recorded": "has a pool", "part": "pass the root", "device": "device null: the module is on cpu",
                     "gpu": "register only pools on GPUs with NCCL",
                     "dtype": "complex128", "policy": "best", "nothing": "run a training step inside record()",
+                    "option": "attach: unknown option 'polcy'; did you mean 'policy'?",
+                    "options": "attach_parameters: unknown option 'other'; it has module, policy, ",
                     "other": "record the module that the pool is for",
                     "plan": "the plan has 14 requests, the buckets have 17"}
         assert set(answers) == set(expected)
@@ -219,11 +223,12 @@ def held():
     made = aliases()  # kept, so that no other tensor gets their ids
     models.train(model, 1)
     answers["aliases"] = len(made) > 8 and list(map(id, made)) == list(map(id, aliases()))
+    report = attached.report()
     attached.detach()
     answers["plain"] = type(model.layers[0]._get_fsdp_state()._fsdp_param_group._all_gather_comm).__name__
     served = dict(attached.served)
     models.train(model, 1)
-    answers["after"] = served == attached.served
+    answers["after"] = served == attached.served and attached.report() == report
     return answers
 
 
@@ -313,7 +318,11 @@ def test_plan_of_units_json(tmp_path):
         assert buckets == ["gather.backward", "gather.forward", "reduce"]
 
 
-def example(script, port):
+EXAMPLE = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "examples",
+                                        "fsdp2_train.py"))
+
+
+def example(script, port, *options):
     import contextlib
     import io
     import runpy
@@ -325,15 +334,14 @@ def example(script, port):
     dist.destroy_process_group()
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2",
                       MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    sys.argv = [script, "--steps", "2", "--layers", "3", "--width", "16"]
+    sys.argv = [script, *options]
     with contextlib.redirect_stdout(io.StringIO()) as text:
         runpy.run_path(script, run_name="__main__")
     return text.getvalue()
 
 
 def test_example(free_port):
-    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "examples", "fsdp2_train.py")
-    first, second = process_group.run(example, os.path.normpath(script), free_port)
+    first, second = process_group.run(example, EXAMPLE, free_port, "--steps", "2", "--layers", "3", "--width", "16")
     lines = first.splitlines()
     assert second == "" and len(lines) == 6
     for step, line in enumerate(lines[:2]):
@@ -341,6 +349,13 @@ def test_example(free_port):
         assert words[:2] == ["step", f"{step}:"] and words[3] == words[5]
     held, planned = int(lines[2].split()[3]), int(lines[3].split()[3])
     assert 0 < held <= planned <= held + 2048
+
+
+def test_sample_of_the_guide(free_port):
+    """docs/guides/fsdp2.md shows what the example prints."""
+    report = process_group.run(example, EXAMPLE, free_port)[0].splitlines()[-3:]
+    with open(os.path.join(os.path.dirname(EXAMPLE), "..", "docs", "guides", "fsdp2.md"), encoding="utf-8") as page:
+        assert "```text\n" + "\n".join(report) + "\n```" in page.read()
 
 
 @pytest.fixture

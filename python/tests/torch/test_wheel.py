@@ -104,7 +104,7 @@ def test_command(installed, tmp_path):
         assert planned.returncode == 0 and "Llama-3.1-8B" in planned.stdout, planned.stdout
         assert run(*command, "plan", "Llama-3.1-8b", env=bare, cwd=tmp_path).returncode == 2
         described = run(*command, "describe", "config.json", env=bare, cwd=tmp_path)
-        assert described.returncode in (2, 3) and "python -m bucketpool describe: " in described.stdout
+        assert described.returncode in (2, 3) and "python3 -m bucketpool describe: " in described.stdout
 
 
 def test_isolated_install(installed, tmp_path):

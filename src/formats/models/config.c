@@ -363,7 +363,7 @@ static bp_status note_other_parts(const json_t *whole, bool wrapped, bp_model *m
     }
     if (used == begin)
         return BP_OK;
-    snprintf(note + used, sizeof note - used, " (python -m bucketpool describe counts the whole model)");
+    snprintf(note + used, sizeof note - used, " (python3 -m bucketpool describe counts the whole model)");
     return bp_model_add_note(model, note);
 }
 

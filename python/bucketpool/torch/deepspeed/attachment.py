@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from ...device import Device, Stream
 from ...errors import Infeasible, InvalidArgument, NoDeviceMemory, ScheduleError, Unsupported
 from ...plan import Plan
-from ...pool import Pool, Prepared
+from ...pool import Pool, Prepared, check_options
 from ..accounting import Memory, memory
 from ..fsdp2.attachment import Unplanned
 from ..memory import device_for, tensor_at, with_index
@@ -468,6 +468,7 @@ def attach(engine: Any, *, on_mismatch: str = "replan", device: Optional[Device]
     Raises InvalidArgument (not ZeRO-3, a second pool), Unsupported (quantized or secondary partitions, offload of
     parameters to NVMe, ...; another version of DeepSpeed).
     """
+    check_options(attach, pool_options)
     if on_mismatch not in ("replan", "plain", "error"):
         raise InvalidArgument(f"on_mismatch: {on_mismatch!r}; use \"replan\", \"plain\" or \"error\"")
     stage = engine.zero_optimization_stage() if hasattr(engine, "zero_optimization_stage") else None

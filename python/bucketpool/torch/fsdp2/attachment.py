@@ -13,7 +13,7 @@ from ..._library import call, core
 from ...device import Device, Stream
 from ...errors import InvalidArgument, Mismatch, ScheduleError
 from ...plan import Plan
-from ...pool import Pool, Prepared
+from ...pool import Pool, Prepared, Statistics, check_options
 from ...registration import Registration
 from ..accounting import Memory, memory
 from ..capture import GraphCapture, follow
@@ -77,6 +77,7 @@ class Attachment(Source):
         self._streams = Streams(self.device, self.torch_device)
         self.communicates = None if self._streams.only else self._communicates
         self._failure: Optional[Exception] = None
+        self._final: Optional[Statistics] = None  # of the pool that detach() closed
         self._take()
         try:
             install(groups, self)
@@ -252,8 +253,8 @@ class Attachment(Source):
         return memory(self.pool)
 
     def report(self) -> str:
-        """The plan, the memory of the pool and the served buffers as text, one line each."""
-        statistics = self.pool.statistics
+        """The plan, the memory of the pool and the served buffers as text, one line each; also after detach()."""
+        statistics = self._final or self.pool.statistics
         lines = [f"plan: policy {self.plan.policy}, {self.plan.bytes} bytes, at least {self.plan.lower_bound_bytes}",
                  f"pool: {statistics.slab_bytes} bytes allocated, {statistics.peak_live_bytes} peak live bytes",
                  f"served: {self.served['param']} all-gather outputs, {self.served['grad']} reduce-scatter inputs"]
@@ -280,6 +281,7 @@ class Attachment(Source):
         if self.registration is not None:
             self.registration.close()
         self._streams.close()
+        self._final = self.pool.statistics
         self.pool.close()
         if self._failure is not None:
             failure, self._failure = self._failure, None
@@ -369,6 +371,7 @@ def attach(module: nn.Module, timelines: Timelines = None, *, policy: str = "sch
     (another device; a plan of other buckets, unless on_mismatch is "replan"), Unsupported (an unchecked version of
     PyTorch), Infeasible, and as Plan and Pool.
     """
+    check_options(attach, pool_options)
     if on_mismatch not in ("replan", "plain", "error"):
         raise InvalidArgument(f"on_mismatch: {on_mismatch!r}; use \"replan\", \"plain\" or \"error\"")
     groups = groups_of(module, any_version)

@@ -15,7 +15,7 @@ from torch import nn
 from ...device import Device
 from ...errors import Infeasible, InvalidArgument, ScheduleError, Unsupported
 from ...plan import Plan
-from ...pool import Pool, Prepared
+from ...pool import Pool, Prepared, check_options
 from ..accounting import Memory, memory
 from ..capture import follow
 from ..memory import device_for, tensor_at
@@ -223,6 +223,7 @@ def attach_parameters(module: nn.Module, *, policy: str = "scheduled", device: O
     Groups that backward does not reshard keep PyTorch's memory. Raises as predict(); Unsupported (all-gather
     extensions, tensor parallelism), InvalidArgument (another policy, a second pool), Infeasible, and as Plan and Pool.
     """
+    check_options(attach_parameters, pool_options)
     if policy not in ("scheduled", "max", "fixed"):
         raise InvalidArgument(f"policy {policy!r}: its requests have no fixed address; use \"scheduled\", \"max\" or "
                               "\"fixed\"")

@@ -10,7 +10,7 @@ import torch
 
 from ...errors import InvalidArgument, Mismatch, NoDeviceMemory, ScheduleError, Unsupported
 from ...plan import Plan
-from ...pool import Pool
+from ...pool import Pool, check_options
 from ...view import View
 from ..memory import device_for, with_index
 from ..streams import Streams
@@ -98,6 +98,7 @@ class PooledBuckets:
 
     def __init__(self, plan: Plan, device: Any = "cpu", outside_bytes: int = 0,
                  on_mismatch: str = "replan", counts: Optional[Counts] = None, **pool_options: Any) -> None:
+        check_options(type(self).__init__, pool_options)
         if on_mismatch not in ON_MISMATCH:
             raise InvalidArgument(f"unknown on_mismatch {on_mismatch!r}; expected one of {', '.join(ON_MISMATCH)}")
         self.on_mismatch = on_mismatch

@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...errors import Error, InvalidArgument, Mismatch, ScheduleError, Unsupported
 from ...plan import Plan
-from ...pool import Pool
+from ...pool import Pool, check_options
 from ...registration import Registration
 from ..accounting import Memory, memory
 from ..capture import GraphCapture, follow
@@ -408,6 +408,7 @@ def install(plan: Union[None, Plan, str, "os.PathLike[str]", Planner] = None, po
     Each module gets a pool, which stays until Installed.close(). One thread at a time. Raises ImportError,
     ScheduleError (the module has no double buffers), and as PooledBuckets when the first bucket is allocated.
     """
+    check_options(install, pool_options)
     installed = Installed(plan, policy, on_mismatch, pool_options)
     modules = _find(package)
     before = [(module, name, getattr(module, name)) for module in modules for name in REPLACED if hasattr(module, name)]

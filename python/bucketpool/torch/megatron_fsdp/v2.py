@@ -16,7 +16,7 @@ from torch import nn
 from ...device import Device
 from ...errors import InvalidArgument, ScheduleError, Unsupported
 from ...plan import Plan
-from ...pool import Pool, Prepared
+from ...pool import Pool, Prepared, check_options
 from ..accounting import Memory, memory
 from ..memory import device_for, tensors_of, tracked, with_index
 from ..replanner import Replanner
@@ -304,6 +304,7 @@ def attach(module: nn.Module, *, policy: str = "scheduled", device: Optional[Dev
     Raises InvalidArgument (not sharded, a second pool, several devices), Unsupported (symmetric memory, another version
     of v2).
     """
+    check_options(attach, pool_options)
     if policy not in ("scheduled", "max", "fixed"):
         raise InvalidArgument(f"policy {policy!r}: its requests have no fixed address; use \"scheduled\", \"max\" or "
                               "\"fixed\"")
