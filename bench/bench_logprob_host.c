@@ -126,7 +126,8 @@ static bp_tokens_work tokens_of(const table *t, size_t first, size_t rows)
                             .target_stride = 1,
                             .targets = 1,
                             .target_is_64 = 1,
-                            .scale = 1};
+                            .scale = 1,
+                            .vocab = COLUMNS};
 }
 
 static bp_logits_work logits_of(const table *t, size_t first)
@@ -142,8 +143,7 @@ static bp_forward_work forward_of(const table *t, size_t first, size_t rows)
 {
     return (bp_forward_work){.tokens = tokens_of(t, first, rows),
                              .logits = logits_of(t, first),
-                             .results = {.vocab = COLUMNS,
-                                         .logprob = {.data = t->logprobs + first, .stride = 1},
+                             .results = {.logprob = {.data = t->logprobs + first, .stride = 1},
                                          .saved = {t->saved + first, t->saved + t->rows + first, NULL}}};
 }
 
@@ -168,7 +168,6 @@ static bp_gradient_work gradient_of(const kernels *k, size_t first, size_t rows)
     return (bp_gradient_work){.tokens = tokens_of(t, first, rows),
                               .logits = logits_of(t, first),
                               .saved = {t->saved + first, t->saved + t->rows + first, NULL},
-                              .vocab = COLUMNS,
                               .logprob = {.data = t->upstream + first, .stride = 1},
                               .out = k->in_place ? t->logits + first * row_bytes(t)
                                                  : t->gradient + first * COLUMNS * out_bytes,

@@ -59,7 +59,7 @@ typedef struct bp_lm_head_config {
     int32_t partial_hidden_grad;
 } bp_lm_head_config;
 
-/** Sets the defaults: chunks of 1024 tokens, bf16, one rank, one target a token, any targets. Errors:
+/** Sets the defaults: chunks of 1024 tokens, bf16, one rank, one target a token, BP_TARGETS_ERROR. Errors:
  * BP_ERR_INVALID_ARGUMENT. */
 BP_API bp_status bp_lm_head_config_init(bp_lm_head_config *config, size_t size);
 
@@ -93,7 +93,7 @@ typedef struct bp_lm_head_batch {
     const void *weight;    /**< [vocab, hidden] in the config's dtype */
     int64_t weight_stride; /**< between rows; 0: without gaps */
     const float *bias;     /**< [vocab], added to the logits before they are rounded; NULL: none */
-    /** as in bp_logprob_batch. The hidden state of a masked token may be anything, on cuda anything finite */
+    /** as in bp_logprob_batch. The hidden state of a masked or ignored token may be anything, on cuda anything finite */
     bp_logprob_tokens tokens;
 } bp_lm_head_batch;
 
@@ -129,7 +129,7 @@ BP_API bp_status bp_lm_head_gradients_init(bp_lm_head_gradients *gradients, size
 BP_API bp_status bp_lm_head_backward(bp_lm_head *head, const bp_lm_head_batch *batch,
                                      const bp_lm_head_gradients *gradients, bp_stream *stream);
 
-/** Waits for the work of the head and reports invalid targets, as bp_logprob_check does. */
+/** Waits for the work of the head and reports targets, as bp_logprob_check does. */
 BP_API bp_status bp_lm_head_check(bp_lm_head *head);
 
 #ifdef __cplusplus

@@ -5,7 +5,7 @@
  * With the logits x of a token, its targets t, the temperature T, the largest logit M, and S = sum of exp((x - M) / T)
  * over the whole vocabulary of V tokens (the shards of all ranks):
  * @verbatim
- * log-probability   lp = (x[t] - M) / T - log S               0 if t is not in the vocabulary
+ * log-probability   lp = (x[t] - M) / T - log S
  * entropy           H = log S - E,  E = sum p (x - M) / T     p = exp((x - M) / T) / S; terms with p = 0 are 0
  * logsumexp         L = M / T + log S
  * mean_logprob      A = (sum of lp over the vocabulary) / V   -inf if a logit is -inf
@@ -29,9 +29,13 @@
  *   mean_logprob.
  *
  * Special values:
- * - A target outside the vocabulary has the gradient -p / T.
- * - A row with NaN or +inf, or with only -inf, has NaN as outputs and gradients, except for the log-probability of a
- *   target outside the vocabulary, which is 0. A soft cap makes infinite logits finite.
+ * - An ignored target has the log-probability 0 and no gradient. A token whose targets are all ignored is a masked row:
+ *   it is not read, and its outputs and gradient are 0.
+ * - Any other target outside the vocabulary makes its token NaN, outputs and gradient, and is reported (bp_targets).
+ *   With BP_TARGETS_MASK its log-probability is 0, with the gradient -p / T, as in the vocabulary-parallel functions of
+ *   Megatron-LM, SkyRL and AReaL.
+ * - A row with NaN or +inf, or with only -inf, has NaN as outputs and gradients, except for log-probabilities that are 0
+ *   by the lines above. A soft cap makes infinite logits finite.
  * - If x - M exceeds fp32 (logits of 2e38 and -2e38), p is 0. Results beyond their dtype are infinite. mean_logprob adds
  *   logits in fp32: a sum beyond fp32 makes it infinite or NaN.
  *
@@ -87,11 +91,16 @@ typedef struct bp_token_rows {
 
 typedef struct bp_logprob bp_logprob;
 
-/** Targets outside the vocabulary.
- * - BP_TARGETS_ANY: their log-probability is 0.
- * - BP_TARGETS_CHECKED: they are BP_ERR_INVALID_ARGUMENT, with the token and the value, except in masked rows.
- *   bp_logprob_check returns the error, and so does a call with `stream` NULL, also for calls before it. */
-typedef enum bp_targets { BP_TARGETS_ANY = 1, BP_TARGETS_CHECKED = 2 } bp_targets;
+/** Targets that are neither in the vocabulary (of all ranks) nor ignored, in rows that are not masked.
+ * - BP_TARGETS_ERROR: BP_ERR_INVALID_ARGUMENT with the token, the target and the vocabulary, on all ranks, also if one
+ *   rank alone has such a target. Forward with `stream` NULL returns it, also for calls before it; for calls on a stream,
+ *   which do not wait, bp_logprob_check does. The results and the gradient of the token are NaN.
+ * - BP_TARGETS_MASK: their log-probability is 0. */
+typedef enum bp_targets { BP_TARGETS_ERROR = 1, BP_TARGETS_MASK = 2 } bp_targets;
+
+/** The default of bp_logprob_tokens.ignore_index, and the value for none. */
+#define BP_LOGPROB_IGNORED (-100)
+#define BP_LOGPROB_IGNORE_NONE INT64_MIN
 
 /** Kernels of host devices. */
 enum { BP_KERNELS_PLAIN = 1u, BP_KERNELS_AVX2 = 2u, BP_KERNELS_AVX512 = 4u };
@@ -115,11 +124,11 @@ typedef struct bp_logprob_config {
     uint32_t kernels;
 } bp_logprob_config;
 
-/** Sets the defaults: one rank, one target a token, any targets, all kernels. Errors: BP_ERR_INVALID_ARGUMENT. */
+/** Sets the defaults: one rank, one target a token, BP_TARGETS_ERROR, all kernels. Errors: BP_ERR_INVALID_ARGUMENT. */
 BP_API bp_status bp_logprob_config_init(bp_logprob_config *config, size_t size);
 
-/** Creates a client with its workspaces: none with one rank, and with several ranks 16 + 4 max_targets bytes a token,
- * and as much again for each rank. With a communicator it is collective: the ranks compare their shards, which must
+/** Creates a client with its workspaces: 8 bytes for the report of targets (none with BP_TARGETS_MASK), and with several
+ * ranks 16 + 4 max_targets bytes a token, and as much again for each rank. With a communicator it is collective: the ranks compare their shards, which must
  * cover the vocabulary exactly once and may be uneven. Adds a reference to the device. The caller owns the client:
  * bp_logprob_destroy.
  *
@@ -169,6 +178,7 @@ typedef struct bp_logprob_tokens {
     /** bf16 or fp16: each logit is rounded to it first, to match an engine that stores its logits in it; the gradient
      * passes through unchanged. fp32: no rounding */
     bp_dtype rounding;
+    int64_t ignore_index; /**< targets with this value are ignored, also if it is in the vocabulary */
 } bp_logprob_tokens;
 
 /** The inputs of forward and backward, the same for both. */
@@ -178,7 +188,7 @@ typedef struct bp_logprob_batch {
     bp_logprob_tokens tokens;
 } bp_logprob_batch;
 
-/** Sets the defaults: one int64 target a token, no mask, temperature 1, no soft cap, no rounding. Errors:
+/** Sets the defaults: one int64 target a token, ignore_index BP_LOGPROB_IGNORED, no mask, temperature 1, no soft cap, no rounding. Errors:
  * BP_ERR_INVALID_ARGUMENT. */
 BP_API bp_status bp_logprob_batch_init(bp_logprob_batch *batch, size_t size);
 
@@ -289,8 +299,8 @@ BP_API bp_status bp_logprob_divergence_backward(bp_logprob *client, const bp_log
 BP_API bp_status bp_logprob_range(bp_logprob *client, const bp_logprob_batch *batch, const bp_token_values *least,
                                   const bp_token_values *largest, bp_stream *stream);
 
-/** Waits for the work of the client (for all streams of the device on cuda and without checked targets) and reports
- * the first invalid target since the last call: BP_ERR_INVALID_ARGUMENT. Not during a capture. Other errors: those of
+/** Waits for the work of the client (on cuda and with BP_TARGETS_MASK for all streams of the device) and reports the
+ * first target that bp_targets makes an error, since the last report: BP_ERR_INVALID_ARGUMENT. Not during a capture. Other errors: those of
  * the device. */
 BP_API bp_status bp_logprob_check(bp_logprob *client);
 

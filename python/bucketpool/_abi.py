@@ -595,11 +595,13 @@ class bp_reader_options(Sized):
 
 # ---- logprob.h -----------------------------------------------------------------------------------------------------
 
-BP_TARGETS_ANY = 1
-BP_TARGETS_CHECKED = 2
+BP_TARGETS_ERROR = 1
+BP_TARGETS_MASK = 2
 BP_KERNELS_PLAIN = 1
 BP_KERNELS_AVX2 = 2
 BP_KERNELS_AVX512 = 4
+BP_LOGPROB_IGNORED = -100
+BP_LOGPROB_IGNORE_NONE = -0x8000000000000000
 BP_LOGPROB_MOST_TARGETS = 128
 
 
@@ -625,7 +627,8 @@ class bp_logprob_info(Structure):
 
 class bp_logprob_tokens(Structure):
     _fields_ = [("target", bp_token_values), ("target_dtype", c_int), ("targets", c_uint32), ("mask", bp_token_values),
-                ("temperature", c_float), ("soft_cap", c_float), ("temperatures", bp_token_values), ("rounding", c_int)]
+                ("temperature", c_float), ("soft_cap", c_float), ("temperatures", bp_token_values), ("rounding", c_int),
+                ("ignore_index", c_int64)]
 
 
 class bp_logprob_batch(Sized):

@@ -36,7 +36,6 @@ FUNCTIONS = {
     "bp_packing_find_fault": "the message of Packing.check has the numbers of the items",
     "bp_safetensors_read": "Model.read reads safetensors, too",
     "bp_safetensors_parse": "headers are read from files",
-    "bp_lm_head_check": "the head's functions do not check targets",
     "bp_logprob_saved_bytes": "_passes.py allocates 8 or 12 bytes a token",
     "bp_cp_pool": OWN_WORKSPACE,
 }

@@ -52,7 +52,7 @@ def traffic(name):
 
 
 def threads_of(name):
-    return 1 if name == "bp_finish_bad" else 512 if name == "bp_sums" else 256 if name.startswith("bp_fused") else 128
+    return 512 if name == "bp_sums" else 256 if name.startswith("bp_fused") else 128
 
 
 def warps_of(registers, threads):

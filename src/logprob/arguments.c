@@ -194,10 +194,11 @@ static bp_status check_targets(const char *call, const bp_logprob_tokens *given,
     return check_values(call, "targets", target, work, given->targets, bp_dtype_bits(given->target_dtype) / 8, false);
 }
 
-bp_status bp_check_tokens(const char *call, const bp_logprob_tokens *given, uint32_t most_targets, uint64_t batch,
-                          uint64_t sequence, bp_tokens_work *checked)
+bp_status bp_check_tokens(const char *call, const bp_base *base, const bp_logprob_tokens *given, bool reads_targets,
+                          uint64_t batch, uint64_t sequence, bp_tokens_work *checked)
 {
-    bp_tokens_work work = {.batch = batch, .sequence = sequence};
+    bp_tokens_work work = {
+        .batch = batch, .sequence = sequence, .vocab_first = base->shards.first, .vocab = base->shards.vocab};
     if (!is_scale(given->temperature))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: temperature %g is outside [1.2e-38, 8.5e37]", call,
                        (double)given->temperature);
@@ -208,8 +209,12 @@ bp_status bp_check_tokens(const char *call, const bp_logprob_tokens *given, uint
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: rounding is %s; use fp32 for none, bf16 or fp16", call,
                        bp_dtype_name(given->rounding));
     if (batch != 0 && sequence != 0) {
-        if (most_targets != 0)
-            BP_TRY(check_targets(call, given, most_targets, &work));
+        if (reads_targets) {
+            BP_TRY(check_targets(call, given, base->max_targets, &work));
+            work.ignores = given->ignore_index != BP_LOGPROB_IGNORE_NONE;
+            work.ignored = given->ignore_index;
+            work.bad = base->bad;
+        }
         BP_TRY(bp_check_mask(call, &given->mask, batch, sequence));
         BP_TRY(check_values(call, "temperatures", &given->temperatures, &work, 1, sizeof(float), false));
     }

@@ -235,7 +235,7 @@ static bp_status base_make(bp_device *device, const bp_base_config *config, bp_b
     BP_TRY(bp_stream_create(device, config->name, &base->own));
     base->engine->own = base->own;
 
-    const bool checks = config->targets == BP_TARGETS_CHECKED;
+    const bool checks = config->targets == BP_TARGETS_ERROR;
     uint64_t tokens, piece, gathered;
     const uint64_t of_token = sizeof(bp_partial) + config->max_targets * sizeof(float);
     if (!bp_mul_u64(config->max_tokens, of_token, &tokens) || !bp_round_up_u64(tokens, BP_PIECE_ALIGNMENT, &piece) ||
@@ -248,7 +248,7 @@ static bp_status base_make(bp_device *device, const bp_base_config *config, bp_b
     if (base->shards.comm == NULL)
         gathered = 0;
     bp_workspace_need needs[BP_WORKSPACES] = {
-        [BP_WORK_BAD_TARGET] = {"bad_target", checks ? sizeof(bp_bad_target) : 0, UINT32_MAX},
+        [BP_WORK_BAD_TARGET] = {"bad_target", checks ? sizeof *base->bad : 0, UINT32_MAX},
         [BP_WORK_PARTIALS] = {"partials", piece, BP_STAGE_PARTIALS | BP_STAGE_FINISH},
         [BP_WORK_GATHERED] = {"gathered", gathered, BP_STAGE_FINISH}};
     if (config->need_count != 0)
@@ -276,9 +276,9 @@ bp_status bp_base_init(bp_device *device, const bp_base_config *config, bp_statu
     else if (status == BP_OK && (config->max_targets == 0 || config->max_targets > BP_MOST_TARGETS))
         status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: max_targets is %u; use 1 to %u", config->call,
                          config->max_targets, BP_MOST_TARGETS);
-    else if (status == BP_OK && config->targets != BP_TARGETS_ANY && config->targets != BP_TARGETS_CHECKED)
-        status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: targets is %d, neither any nor checked", config->call,
-                         (int)config->targets);
+    else if (status == BP_OK && config->targets != BP_TARGETS_ERROR && config->targets != BP_TARGETS_MASK)
+        status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: targets is %d; use BP_TARGETS_ERROR or BP_TARGETS_MASK",
+                         config->call, (int)config->targets);
     BP_TRY(bp_vocab_shards_init(config->call, config->comm, &config->shard, config->same, status, &made.shards));
     status = bp_ranks_agree(config->call, made.shards.comm, base_make(device, config, &made));
     if (status != BP_OK) {
@@ -326,27 +326,45 @@ static bp_status give_bad(bp_base *base, bp_stream *stream, bp_status status)
 }
 
 /* Returns the recorded target and clears the record. */
-static bp_status read_bad(bp_base *base, bp_bad_target *bad)
+static bp_status read_bad(bp_base *base, uint64_t *bad)
 {
     BP_TRY(bp_stream_copy(base->own, bad, base->bad, sizeof *bad));
     BP_TRY(bp_stream_synchronize(base->own));
-    if (bad->token == UINT64_MAX)
+    if (*bad == UINT64_MAX)
         return BP_OK;
     BP_TRY(clear_bad(base));
     return bp_stream_synchronize(base->own);
 }
 
+/* `bad`: as bp_bad_target makes it. */
+static bp_status fail_bad(const bp_base *base, uint64_t bad)
+{
+    const int64_t distance = (int64_t)(bad & UINT32_MAX) - INT64_C(0x80000000), first = base->shards.first;
+    const long long target = (long long)(first + distance), last = (long long)(first + (int64_t)base->shards.vocab - 1);
+    const unsigned long long token = bad >> 32;
+    if (distance >= 0 && (uint64_t)distance < base->shards.vocab)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "token %llu has a target outside the vocabulary on another rank, and %lld on this one; pass the "
+                       "same targets on all ranks",
+                       token, target);
+    return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                   "token %llu has target %lld%s, outside the vocabulary of %llu ids, [%lld, %lld]; if it is a shard, "
+                   "pass the communicator of its ranks and vocab_start; tokens.ignore_index is for targets without a "
+                   "result, BP_TARGETS_MASK for the log-probability 0",
+                   token, target,
+                   distance == INT32_MAX   ? " or more"
+                   : distance == INT32_MIN ? " or less"
+                                           : "",
+                   (unsigned long long)base->shards.vocab, (long long)first, last);
+}
+
 /* Reports the bad target recorded by the calls that the own stream waits for. */
 static bp_status report_bad(bp_base *base)
 {
-    bp_bad_target bad = {.token = UINT64_MAX};
+    uint64_t bad = UINT64_MAX;
     BP_TRY(take_bad(base, base->own));
     BP_TRY(give_bad(base, base->own, read_bad(base, &bad)));
-    if (bad.token == UINT64_MAX)
-        return BP_OK;
-    return bp_fail(BP_ERR_INVALID_ARGUMENT, "token %llu has target %lld, outside the vocabulary's ids [%lld, %lld]",
-                   (unsigned long long)bad.token, (long long)bad.value, (long long)base->shards.first,
-                   (long long)(base->shards.first + (int64_t)(base->shards.vocab - 1)));
+    return bad == UINT64_MAX ? BP_OK : fail_bad(base, bad);
 }
 
 /* The own stream waits for every call that may record a bad target. Where the request is acquired per call, the pool orders them. */
@@ -385,11 +403,6 @@ bp_status bp_base_check(bp_base *base)
 }
 
 /* ---- forward passes ------------------------------------------------------------------------------------------------- */
-
-bp_results_work bp_base_results(const bp_base *base)
-{
-    return (bp_results_work){.vocab_first = base->shards.first, .vocab = base->shards.vocab, .bad = base->bad};
-}
 
 bp_status bp_base_begin_forward(const char *call, bp_base *base, const bp_tokens_work *tokens, bp_stream *stream,
                                 bp_forward_pass *pass)

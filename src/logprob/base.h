@@ -10,6 +10,8 @@
 
 #include "logprob/engine.h"
 
+typedef struct bp_base bp_base;
+
 /* ---- arguments: checked and converted into kernel arguments ----------------------------------------------------------- */
 
 /* Sets the number of tokens. Error: more than `most`. */
@@ -23,9 +25,15 @@ bp_status bp_check_values(const char *call, const char *name, const bp_token_val
                           uint64_t sequence, bool written);
 /* One byte per token; absent where data is NULL. */
 bp_status bp_check_mask(const char *call, const bp_token_values *mask, uint64_t batch, uint64_t sequence);
-/* Everything in `given`; shapes only if there are tokens. `most_targets`: of the client; 0: targets are not read. */
-bp_status bp_check_tokens(const char *call, const bp_logprob_tokens *given, uint32_t most_targets, uint64_t batch,
-                          uint64_t sequence, bp_tokens_work *checked);
+/* The tokens of bp_logprob_batch_init and bp_lm_head_batch_init. */
+#define BP_TOKENS_DEFAULTS                                                                                             \
+    {                                                                                                                  \
+        .target_dtype = BP_DTYPE_INT64, .targets = 1, .temperature = 1, .rounding = BP_DTYPE_FP32,                     \
+        .ignore_index = BP_LOGPROB_IGNORED                                                                             \
+    }
+/* Everything in `given`; shapes only if there are tokens. */
+bp_status bp_check_tokens(const char *call, const bp_base *base, const bp_logprob_tokens *given, bool reads_targets,
+                          uint64_t batch, uint64_t sequence, bp_tokens_work *checked);
 
 static inline uint64_t bp_magnitude(int64_t stride)
 {
@@ -162,20 +170,20 @@ typedef struct bp_base_config {
     size_t need_count;
 } bp_base_config;
 
-typedef struct bp_base {
+struct bp_base {
     bp_device *device; /* kept alive by `own` */
     bp_engine *engine;
-    bp_stream *own;     /* for calls without a stream */
-    bp_event *done;     /* last call that may have recorded a bad target */
-    bp_bad_target *bad; /* NULL: targets are not checked */
-    bool keeps_bad;     /* the request stays acquired until destruction */
-    bool has_partials;  /* of forward passes: several ranks, or columns part by part */
+    bp_stream *own;    /* for calls without a stream */
+    bp_event *done;    /* last call that may have recorded a bad target */
+    uint64_t *bad;     /* as in bp_tokens_work */
+    bool keeps_bad;    /* the request stays acquired until destruction */
+    bool has_partials; /* of forward passes: several ranks, or columns part by part */
     bp_workspace workspace;
     bp_vocab_shards shards;
     uint64_t max_tokens, columns;
     uint32_t max_targets;
     int64_t start; /* the id of column 0 */
-} bp_base;
+};
 
 /* Creates the device's engine. BP_ERR_UNSUPPORTED: no kernels for the device. */
 bp_status bp_engine_create(bp_device *device, uint32_t threads, uint32_t kernels, uint64_t columns, bp_engine **engine);
@@ -210,8 +218,6 @@ typedef struct bp_forward_pass {
     uint64_t rank_bytes;  /* of both */
 } bp_forward_pass;
 
-/* Results of the base's vocabulary and bad target, without outputs. */
-bp_results_work bp_base_results(const bp_base *base);
 /* Acquires what the kernels of a forward pass over `tokens` need. After success, bp_base_end_forward must follow. */
 bp_status bp_base_begin_forward(const char *call, bp_base *base, const bp_tokens_work *tokens, bp_stream *stream,
                                 bp_forward_pass *pass);

@@ -58,10 +58,8 @@ static inline void *bp_matrix_row(const bp_matrix *of, uint64_t row)
 
 /* Mask of a piece's rows: rows where it is 0 are excluded and may hold anything. */
 typedef struct bp_row_mask {
-    const uint8_t *data; /* NULL: no mask */
-    int64_t batch_stride, stride;
-    uint64_t count; /* rows per batch entry */
-    uint64_t first; /* index of row 0 in the mask */
+    bp_tokens_work tokens; /* of the piece; without mask and ignored targets all rows count */
+    uint64_t first;        /* the token of row 0 */
 } bp_row_mask;
 
 /* One product of a piece. Hidden states are [rows, hidden], the weight [columns, hidden], logits and their gradient [rows, columns]. */

@@ -20,7 +20,7 @@ static const bp_lm_head_config lm_head_config_defaults = {.size = sizeof lm_head
                                                           .max_targets = 1,
                                                           .dtype = BP_DTYPE_BF16,
                                                           .chunk = DEFAULT_CHUNK,
-                                                          .targets = BP_TARGETS_ANY,
+                                                          .targets = BP_TARGETS_ERROR,
                                                           .kernels =
                                                               BP_KERNELS_PLAIN | BP_KERNELS_AVX2 | BP_KERNELS_AVX512};
 
@@ -31,9 +31,7 @@ bp_status bp_lm_head_config_init(bp_lm_head_config *config, size_t size)
 }
 
 static const bp_lm_head_batch lm_head_batch_defaults = {
-    .size = sizeof lm_head_batch_defaults,
-    .hidden = {.dtype = BP_DTYPE_BF16},
-    .tokens = {.target_dtype = BP_DTYPE_INT64, .targets = 1, .temperature = 1, .rounding = BP_DTYPE_FP32}};
+    .size = sizeof lm_head_batch_defaults, .hidden = {.dtype = BP_DTYPE_BF16}, .tokens = BP_TOKENS_DEFAULTS};
 
 bp_status bp_lm_head_batch_init(bp_lm_head_batch *batch, size_t size)
 {

@@ -40,7 +40,7 @@ bp_status bp_head_check_batch(const char *call, const bp_lm_head *head, const bp
     if (hidden->dtype != head->dtype)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: hidden states are %s, but the head was created for %s", call,
                        bp_dtype_name(hidden->dtype), bp_dtype_name(head->dtype));
-    BP_TRY(bp_check_tokens(call, &batch->tokens, head->base.max_targets, hidden->batch, hidden->sequence, &c.tokens));
+    BP_TRY(bp_check_tokens(call, &head->base, &batch->tokens, true, hidden->batch, hidden->sequence, &c.tokens));
     if (c.token_count != 0) {
         BP_TRY(bp_check_rows(call, "hidden states", hidden, head->hidden, false, &c.hidden));
         BP_TRY(check_weight(call, "weights", head, batch->weight, head->dtype, batch->weight_stride, &weight));
@@ -143,7 +143,6 @@ bp_status bp_head_check_gradients(const char *call, const bp_lm_head *head, cons
                                                .saved = gradients->saved,
                                                .saved_bytes = gradients->saved_bytes};
         BP_TRY(bp_check_gradients(call, &upstream, &batch->tokens, &c.upstream));
-        c.upstream.vocab = head->base.shards.vocab;
         if (gradients->hidden_grad.data != NULL)
             BP_TRY(check_hidden_grad(call, head, batch, &gradients->hidden_grad, &c.weight, &c.hidden));
     }

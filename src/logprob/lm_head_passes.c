@@ -71,9 +71,7 @@ static bp_tokens_work piece_tokens(const bp_tokens_work *all, const piece *p)
 
 static bp_row_mask piece_mask(const bp_tokens_work *all, const piece *p)
 {
-    const bp_tokens_work tokens = piece_tokens(all, p);
-    return (bp_row_mask){
-        .data = tokens.mask, .batch_stride = tokens.mask_batch_stride, .stride = tokens.mask_stride, .count = p->count};
+    return (bp_row_mask){.tokens = piece_tokens(all, p)};
 }
 
 static bp_output_work piece_output(const bp_output_work *all, const piece *p)
@@ -310,7 +308,7 @@ bp_status bp_lm_head_forward(bp_lm_head *head, const bp_lm_head_batch *batch, co
     BP_TRY(bp_struct_read(call, outputs, false, &wanted, sizeof wanted));
     bp_head_batch work;
     bp_base *base = &head->base;
-    bp_results_work results = bp_base_results(base);
+    bp_results_work results = {0};
     BP_TRY(bp_head_check_batch(call, head, &own, &work));
     if (work.token_count == 0)
         return BP_OK;

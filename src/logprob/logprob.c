@@ -18,7 +18,7 @@ _Static_assert(BP_LOGPROB_MOST_TARGETS == BP_MOST_TARGETS, "kernels keep the tar
 
 static const bp_logprob_config logprob_config_defaults = {.size = sizeof logprob_config_defaults,
                                                           .max_targets = 1,
-                                                          .targets = BP_TARGETS_ANY,
+                                                          .targets = BP_TARGETS_ERROR,
                                                           .kernels =
                                                               BP_KERNELS_PLAIN | BP_KERNELS_AVX2 | BP_KERNELS_AVX512};
 
@@ -111,9 +111,8 @@ bp_status bp_logprob_saved_bytes(uint64_t tokens, int with_entropy, uint64_t *by
 
 /* ---- batches ----------------------------------------------------------------------------------------------------- */
 
-static const bp_logprob_batch logprob_batch_defaults = {
-    .size = sizeof logprob_batch_defaults,
-    .tokens = {.target_dtype = BP_DTYPE_INT64, .targets = 1, .temperature = 1, .rounding = BP_DTYPE_FP32}};
+static const bp_logprob_batch logprob_batch_defaults = {.size = sizeof logprob_batch_defaults,
+                                                        .tokens = BP_TOKENS_DEFAULTS};
 
 bp_status bp_logprob_batch_init(bp_logprob_batch *batch, size_t size)
 {
@@ -165,8 +164,7 @@ static bp_status check_batch(const char *call, const bp_logprob *client, const b
     batch_work checked = {0};
     BP_TRY(bp_check_count(call, rows, sequence, base->max_tokens, &checked.token_count));
     BP_TRY(bp_check_rows(call, "logits", &batch->logits, base->columns, false, &checked.logits));
-    BP_TRY(
-        bp_check_tokens(call, &batch->tokens, reads_targets ? base->max_targets : 0, rows, sequence, &checked.tokens));
+    BP_TRY(bp_check_tokens(call, base, &batch->tokens, reads_targets, rows, sequence, &checked.tokens));
     checked.work = logits_work(base, &checked.logits, &batch->tokens);
     *work = checked;
     return BP_OK;
@@ -185,12 +183,12 @@ static bp_status read_batch(const char *call, const bp_logprob *client, const bp
 
 /* ---- forward ----------------------------------------------------------------------------------------------------- */
 
-static bp_status read_outputs(const char *call, const bp_logprob *client, const bp_logprob_outputs *outputs,
-                              const bp_tokens_work *tokens, bp_results_work *results)
+static bp_status read_outputs(const char *call, const bp_logprob_outputs *outputs, const bp_tokens_work *tokens,
+                              bp_results_work *results)
 {
     bp_logprob_outputs wanted = logprob_outputs_defaults;
     BP_TRY(bp_struct_read(call, outputs, false, &wanted, sizeof wanted));
-    *results = bp_base_results(&client->base);
+    *results = (bp_results_work){0};
     return tokens->batch * tokens->sequence == 0 ? BP_OK : bp_check_outputs(call, &wanted, tokens, results);
 }
 
@@ -212,7 +210,7 @@ bp_status bp_logprob_forward(bp_logprob *client, const bp_logprob_batch *batch, 
     batch_work work;
     bp_results_work results;
     BP_TRY(read_batch(call, client, batch, true, &work));
-    BP_TRY(read_outputs(call, client, outputs, &work.tokens, &results));
+    BP_TRY(read_outputs(call, outputs, &work.tokens, &results));
     if (work.token_count == 0)
         return BP_OK;
     bp_base *base = &client->base;
@@ -253,7 +251,7 @@ static bp_status check_gradient(const char *call, const bp_token_rows *logits, c
 }
 
 /* `saved`: of the forward pass in the same call, or NULL. */
-static bp_status read_gradients(const char *call, const bp_logprob *client, const bp_logprob_gradients *gradients,
+static bp_status read_gradients(const char *call, const bp_logprob_gradients *gradients,
                                 const bp_logprob_outputs *outputs, const batch_work *batch, bp_gradient_work *work)
 {
     bp_logprob_gradients wanted = logprob_gradients_defaults;
@@ -273,7 +271,7 @@ static bp_status read_gradients(const char *call, const bp_logprob *client, cons
     }
     if (batch->token_count == 0)
         return BP_OK;
-    *work = (bp_gradient_work){.tokens = batch->tokens, .logits = batch->work, .vocab = client->base.shards.vocab};
+    *work = (bp_gradient_work){.tokens = batch->tokens, .logits = batch->work};
     BP_TRY(bp_check_gradients(call, &wanted, &batch->tokens, work));
     BP_TRY(check_gradient(call, &batch->logits, &wanted.logits_grad, wanted.in_place != 0, &grad));
     work->out = grad.data;
@@ -290,7 +288,7 @@ bp_status bp_logprob_backward(bp_logprob *client, const bp_logprob_batch *batch,
     batch_work checked;
     bp_gradient_work work;
     BP_TRY(read_batch(call, client, batch, true, &checked));
-    BP_TRY(read_gradients(call, client, gradients, NULL, &checked, &work));
+    BP_TRY(read_gradients(call, gradients, NULL, &checked, &work));
     if (checked.token_count == 0)
         return BP_OK;
     bp_base *base = &client->base;
@@ -325,8 +323,8 @@ bp_status bp_logprob_forward_backward(bp_logprob *client, const bp_logprob_batch
     bp_results_work results;
     bp_gradient_work work;
     BP_TRY(read_batch(call, client, batch, true, &checked));
-    BP_TRY(read_outputs(call, client, outputs, &checked.tokens, &results));
-    BP_TRY(read_gradients(call, client, gradients, outputs, &checked, &work));
+    BP_TRY(read_outputs(call, outputs, &checked.tokens, &results));
+    BP_TRY(read_gradients(call, gradients, outputs, &checked, &work));
     if (checked.token_count == 0)
         return BP_OK;
     bp_base *base = &client->base;
@@ -409,11 +407,7 @@ static bp_status read_divergence(const char *call, const bp_logprob *client, con
 static bp_status run_divergence(const char *call, bp_base *base, const batch_work *batch, const divergence_work *work,
                                 const bp_output_work *output, bp_stream *stream)
 {
-    bp_results_work logits = bp_base_results(base), reference;
-    logits.bad = NULL;
-    reference = logits;
-    logits.saved = work->logits_saved;
-    reference.saved = work->reference_saved;
+    const bp_results_work logits = {.saved = work->logits_saved}, reference = {.saved = work->reference_saved};
     BP_TRY(run_forward(call, base, &batch->tokens, &batch->work, &logits, stream));
     BP_TRY(run_forward(call, base, &batch->tokens, &work->reference, &reference, stream));
     const bp_engine_ops *ops = base->engine->ops;

@@ -11,10 +11,13 @@
 #define BP_TILE_COLUMNS 2048u
 
 /* Partial result of a shard's row: the largest x, and relative to it the sums of e = exp((x - max) * scale) and of e * (x - max) * scale; the
- * sum of x. A shard of only -inf: max -inf, sums 0, total -inf. x is the logit after rounding and soft cap. */
+ * sum of x. A shard of only -inf: max -inf, sums 0, total -inf. x is the logit after rounding and soft cap. BP_SUM_BAD: this rank has a bad
+ * target for the token, so that all ranks report it. */
 typedef struct bp_partial {
     float max, sum, weighted, total;
 } bp_partial;
+
+#define BP_SUM_BAD (-1.0f) /* a sum of exponentials is never negative */
 
 /* Tokens are [batch, sequence]; strides are in elements. A token has `targets` targets, `target_step` apart. */
 typedef struct bp_tokens_work {
@@ -27,8 +30,47 @@ typedef struct bp_tokens_work {
     int64_t mask_batch_stride, mask_stride;
     const float *temperature; /* of each token; NULL: `scale` */
     int64_t temperature_batch_stride, temperature_stride;
-    float scale; /* 1 / temperature */
+    float scale;         /* 1 / temperature */
+    int32_t ignores;     /* 1: targets may be `ignored`; such a target has no result and no gradient */
+    int64_t ignored;     /* a token whose targets are all ignored is masked */
+    int64_t vocab_first; /* ids of the whole vocabulary: [first, first + vocab) */
+    uint64_t vocab;
+    /* The lowest bp_bad_target of the calls; UINT64_MAX: none. A token with a target outside the vocabulary becomes NaN. NULL: such a target
+     * has the log-probability 0. Unused by gradients, where the statistics of the token are NaN. */
+    uint64_t *bad;
 } bp_tokens_work;
+
+BP_DEVICE int bp_is_ignored(const bp_tokens_work *tokens, int64_t target)
+{
+    return tokens->ignores != 0 && target == tokens->ignored;
+}
+
+/* Distance of an id from the first; at least the number of ids for any id outside them, without overflow. */
+BP_DEVICE uint64_t bp_behind(int64_t id, int64_t first)
+{
+    return (uint64_t)id - (uint64_t)first;
+}
+
+BP_DEVICE int bp_is_in_vocabulary(const bp_tokens_work *tokens, int64_t target)
+{
+    return bp_behind(target, tokens->vocab_first) < tokens->vocab;
+}
+
+/* 1 for a target that makes its token NaN. */
+BP_DEVICE int bp_is_bad(const bp_tokens_work *tokens, int64_t target)
+{
+    return tokens->bad != 0 && !bp_is_in_vocabulary(tokens, target) && !bp_is_ignored(tokens, target);
+}
+
+/* A target to report, as one number, the lowest of which is the first token's: the token, and the distance of the id from the first, each in
+ * 32 bits. Numbers that do not fit become the nearest that does. */
+BP_DEVICE uint64_t bp_bad_target(uint64_t token, int64_t target, int64_t first)
+{
+    const uint64_t above = bp_behind(target, first), below = bp_behind(first, target);
+    const uint64_t id = target >= first ? UINT64_C(0x80000000) + (above < 0x7fffffff ? above : 0x7fffffff)
+                                        : UINT64_C(0x80000000) - (below < 0x80000000 ? below : 0x80000000);
+    return (token < 0xfffffffe ? token : 0xfffffffe) << 32 | id;
+}
 
 #define BP_MOST_TARGETS 128u /* the threads of a CUDA block */
 
@@ -51,12 +93,6 @@ typedef struct bp_saved_work {
     float *energy;        /* E of logprob.h; NULL: without entropy */
 } bp_saved_work;
 
-/* The first target outside the vocabulary: the lowest token and its value. `token` is UINT64_MAX while there is none. */
-typedef struct bp_bad_target {
-    uint64_t token;
-    int64_t value;
-} bp_bad_target;
-
 /* An output of one fp32 per token, or `step` apart per target. NULL: not wanted. */
 typedef struct bp_output_work {
     float *data;
@@ -71,13 +107,10 @@ typedef struct bp_upstream_work {
 
 /* Results made of the sums over the whole vocabulary. */
 typedef struct bp_results_work {
-    int64_t vocab_first; /* ids of the whole vocabulary: [first, first + vocab) */
-    uint64_t vocab;
     bp_output_work logprob; /* per target */
     bp_output_work entropy, logsumexp, mean_logprob;
     bp_saved_work saved;
-    bp_bad_target *bad;   /* NULL: targets are not checked */
-    uint64_t first_token; /* index of token 0 in the batch, for `bad` */
+    uint64_t first_token; /* index of token 0 in the batch, for bp_bad_target */
 } bp_results_work;
 
 /* Logits to partials, [batch * sequence] contiguous, and to the logits of the targets, [batch * sequence, targets] contiguous (0 where a
@@ -113,7 +146,6 @@ typedef struct bp_gradient_work {
     bp_tokens_work tokens;
     bp_logits_work logits;
     bp_saved_work saved;
-    uint64_t vocab;           /* of all ranks */
     bp_upstream_work logprob; /* per target */
     bp_upstream_work entropy, logsumexp, mean_logprob;
     void *out;

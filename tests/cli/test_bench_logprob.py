@@ -58,7 +58,7 @@ class Logits(Case):
             stored = aligned(width * logits) + (0 if in_place else aligned(grad_width * logits))
             self.assertEqual(row["peak_bytes"], stored + tokens_bytes(row["seq"],
                                                                       document["entropy"]) + row["workspace_bytes"])
-            self.assertEqual(row["workspace_bytes"], 0)
+            self.assertIn(row["workspace_bytes"], (4096, 65536))  # the report of targets: a page, a granule of the GPU
             self.assertEqual(row["bytes_per_logit"], (1 if document["fused"] else 2) * width + grad_width)
             fraction = row["bytes_per_logit"] * logits / (row["time_ms"] / 1e3) / row["copy_bytes_per_s"]
             self.assertAlmostEqual(row["bandwidth_fraction"] / fraction, 1, places=5)

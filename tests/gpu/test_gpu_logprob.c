@@ -68,6 +68,8 @@ static batch_options random_options(void)
     o.offset = random_below(4) == 0 ? 1e4 * random_fraction() : 0;
     o.vocab_start = random_below(2) == 0 ? 0 : (int64_t)random_below(1u << 20);
     o.outside_in_16 = random_below(5);
+    o.ignored_in_16 = random_below(3) * 3;
+    o.ignores_first = random_below(3) == 0;
     return o;
 }
 
@@ -231,7 +233,6 @@ static void test_launched_graphs(void **state)
     assert_ok(bp_logprob_config_init(&config, sizeof config));
     config.max_tokens = token_count(&b);
     config.vocab = options.columns;
-    config.targets = BP_TARGETS_CHECKED; /* their record is a workspace of the pool */
     assert_ok(bp_logprob_create(gpu, &config, &client));
     assert_ok(bp_capture_begin(bp_logprob_get_info(client)->pool, NULL, &capture));
     assert_ok(bp_graph_begin(stream));
@@ -272,7 +273,6 @@ static void test_invalid_targets(void **state)
     assert_ok(bp_logprob_config_init(&config, sizeof config));
     config.max_tokens = 60;
     config.vocab = 100;
-    config.targets = BP_TARGETS_CHECKED;
     assert_ok(bp_logprob_create(gpu, &config, &client));
     forward_part(client, &t, 0, 30);
     assert_fails(bp_logprob_check(client), BP_ERR_INVALID_ARGUMENT, "11", "100");

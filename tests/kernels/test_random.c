@@ -60,6 +60,9 @@ static batch_options random_options(void)
     o.offset = random_below(4) == 0 ? 300 * random_fraction() : 0;
     o.vocab_start = random_below(2) == 0 ? 0 : (int64_t)random_below(1u << 20);
     o.outside_in_16 = random_below(5);
+    o.ignored_in_16 = random_below(3) * 3;
+    o.ignores_first = random_below(3) == 0;
+    o.strict = random_below(2) == 0;
     o.fused = random_below(3) == 0;
     if (random_below(2) == 0)
         return o;

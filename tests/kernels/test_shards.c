@@ -13,6 +13,8 @@
 #include "head/heads.h"
 #include "support/hosts.h"
 
+#include <math.h>
+
 typedef struct setting {
     batch b[SHARD_RANKS];
     split where;
@@ -221,7 +223,6 @@ static bool run_targets(host_rank *r)
     config.vocab = 20;
     config.vocab_start = 20 * (uint64_t)r->number;
     config.comm = r->comm;
-    config.targets = BP_TARGETS_CHECKED;
     shard part = {20 * (uint64_t)r->number, 20 * (uint64_t)r->number + 20};
     bp_logprob_batch call = call_of(b, part);
     bp_logprob_outputs outputs = outputs_of(b);
@@ -248,6 +249,50 @@ static void targets_outside_are_reported_on_every_rank(void **state)
         free_batch(&b[r]);
 }
 
+/* One rank alone has the target outside: all ranks report it, and their results of the token are NaN. */
+static bool run_unequal_targets(host_rank *r)
+{
+    const batch *b = &((const batch *)r->user)[r->number];
+    bp_logprob_config config;
+    bp_logprob *client = NULL;
+    bp_logprob_config_init(&config, sizeof config);
+    config.max_tokens = token_count(b);
+    config.vocab = 20;
+    config.vocab_start = 20 * (uint64_t)r->number;
+    config.comm = r->comm;
+    shard part = {20 * (uint64_t)r->number, 20 * (uint64_t)r->number + 20};
+    bp_logprob_batch call = call_of(b, part);
+    bp_logprob_outputs outputs = outputs_of(b);
+    bp_logprob_gradients gradients = gradients_of(b, part);
+    const char *const mine[] = {"token 4 ", "-7", "60 ids", NULL}, *const others[] = {"token 4 ", "another rank", NULL};
+    bool good = is_status(bp_logprob_create(r->device, &config, &client), BP_OK, NULL, "create");
+    good = good && is_status(bp_logprob_forward(client, &call, &outputs, NULL), BP_ERR_INVALID_ARGUMENT,
+                             r->number == 1 ? mine : others, "forward");
+    good = good && is_status(bp_logprob_backward(client, &call, &gradients, NULL), BP_OK, NULL, "backward");
+    const float *row = (const float *)row_at(&b->grad, 0, 4) + part.first;
+    for (int v = 0; v < 20 && good; v++)
+        good = isnan(row[v]);
+    good = good && isnan(upstream_at(&b->logprob, 0, 4)) && !isnan(upstream_at(&b->logprob, 0, 3));
+    good = good && is_status(bp_logprob_check(client), BP_OK, NULL, "check");
+    bp_logprob_destroy(&client);
+    return good;
+}
+
+static void a_target_outside_on_one_rank_fails_on_all(void **state)
+{
+    (void)state;
+    batch_options options = {.batch = 1, .sequence = 6, .columns = 60};
+    batch b[3];
+    for (uint32_t r = 0; r < 3; r++) {
+        seed(1);
+        b[r] = new_batch(&options);
+    }
+    put_whole(&b[1].target, 0, 4, -7);
+    run_host_ranks(3, false, 0, run_unequal_targets, b);
+    for (uint32_t r = 0; r < 3; r++)
+        free_batch(&b[r]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(shards_match_a_single_rank),
@@ -257,6 +302,7 @@ int main(void)
                                        cmocka_unit_test(shards_that_do_not_tile_are_refused_on_all_ranks),
                                        cmocka_unit_test(creation_failure_on_one_rank_fails_on_all),
                                        cmocka_unit_test(invalid_arguments_on_one_rank_fail_on_all),
-                                       cmocka_unit_test(targets_outside_are_reported_on_every_rank)};
+                                       cmocka_unit_test(targets_outside_are_reported_on_every_rank),
+                                       cmocka_unit_test(a_target_outside_on_one_rank_fails_on_all)};
     return cmocka_run_group_tests(tests, open_host, close_host);
 }

@@ -269,7 +269,7 @@ static void failed_calls_leave_no_running_work(void **state)
         assert_ok(bp_logprob_config_init(&config, sizeof config));
         config.max_tokens = token_count(&b);
         config.vocab = SMALL.columns;
-        config.targets = checked ? BP_TARGETS_CHECKED : BP_TARGETS_ANY;
+        config.targets = checked ? BP_TARGETS_ERROR : BP_TARGETS_MASK;
         assert_ok(bp_logprob_create(faulty, &config, &client));
         run_forward(client, &b);
         for (int backward = 0; backward < 2; backward++) {

@@ -56,7 +56,6 @@ const fake_kernel fake_kernels[] = {
     KERNELS(bp_fused_work, bp_fused_fp16_fp32),
     KERNELS(bp_fused_work, bp_fused_fp16_fp16),
     KERNEL(bp_finish_work, bp_finish),
-    KERNEL(bp_finish_work, bp_finish_bad),
     KERNEL(bp_divergence_work, bp_divergence_fp32),
     KERNEL(bp_divergence_work, bp_divergence_bf16),
     KERNEL(bp_divergence_work, bp_divergence_fp16),

@@ -5,7 +5,7 @@ import ctypes
 import threading
 import weakref
 from collections import OrderedDict
-from typing import Any, Callable, Dict, Hashable, List, Optional
+from typing import Any, Callable, Dict, Hashable, List, Optional, Tuple
 
 import torch
 
@@ -50,6 +50,10 @@ class Clients:
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    def kept(self) -> List[Tuple[Hashable, Handle]]:
+        """The keys and clients of the cache."""
+        return list(self._kept.items())
 
     def generation_of(self, key: Hashable) -> int:
         return self._kept[key].generation if key in self._kept else 0

@@ -23,6 +23,8 @@ Outputs = Tuple[MaybeTensor, MaybeTensor, MaybeTensor, MaybeTensor, MaybeTensor]
 OUTPUTS = "logprob", "entropy", "logsumexp", "mean_logprob"  # fields of bp_logprob_outputs; bits 1, 2, 4, 8
 LOGPROB, ENTROPY, LOGSUMEXP, MEAN_LOGPROB = 1, 2, 4, 8
 Temperature = Union[float, torch.Tensor]
+IGNORED = _abi.BP_LOGPROB_IGNORED  # -100, also PyTorch's default
+OUTSIDE = {"error": _abi.BP_TARGETS_ERROR, "check": _abi.BP_TARGETS_ERROR, "mask": _abi.BP_TARGETS_MASK}
 
 _library: Any = torch.library
 OPERATORS: Any = _library.Library("bucketpool", "FRAGMENT")
@@ -41,10 +43,10 @@ class Asked(NamedTuple):
     chunk: Any = None
     temperature: Any = 1.0
     mask: Any = None
-    ignore_index: Any = None
+    ignore_index: Any = IGNORED
     soft_cap: Any = None
     round_to: Any = None
-    checked_targets: Any = False
+    outside: Any = "error"
     in_place: Any = False
     inference_only: Any = False
     partial_hidden_grad: Any = False
@@ -63,7 +65,7 @@ class Options(NamedTuple):
     rounding: int
     ignore_index: Optional[int]
     targets: int
-    checked_targets: bool
+    outside: str
     in_place: bool
     partial_hidden_grad: bool
 
@@ -193,14 +195,17 @@ def options_of(asked: Asked, columns: int, shape: torch.Size, target: Any, devic
                                   "torch.float16")
         rounding = _tensors.DTYPES[asked.round_to]
     ignore_index, targets = integer("ignore_index", asked.ignore_index), 1
+    if ignore_index == _abi.BP_LOGPROB_IGNORE_NONE:
+        raise InvalidArgument(f"ignore_index: {ignore_index} is the library's number for none; pass None")
     if target is not None or asked.outputs & LOGPROB:
         targets = _tensors.check_target(target, shape, device)
-        if ignore_index is not None and target.dim() > len(shape):
-            raise InvalidArgument(f"{what}: ignore_index with several targets of a token; pass a mask instead")
+    if not isinstance(asked.outside, str) or asked.outside not in OUTSIDE:
+        raise InvalidArgument(f"outside: expected {', '.join(map(repr, OUTSIDE))}, got {_shown(asked.outside)}")
+    outside = asked.outside if target is not None else "mask"  # set_tokens passes zeros, which may be of another rank
     options = Options(what, asked.outputs, start, end, chunk, temperature, soft_cap, rounding, ignore_index, targets,
-                      flag("checked_targets", asked.checked_targets), flag("in_place", asked.in_place),
+                      outside, flag("in_place", asked.in_place),
                       flag("partial_hidden_grad", asked.partial_hidden_grad))
-    return options, Tokens(target, _tensors.token_mask(asked.mask, target, ignore_index, shape, device), temperatures)
+    return options, Tokens(target, _tensors.token_mask(asked.mask, shape, device), temperatures)
 
 
 # ---- agreement of ranks --------------------------------------------------------------------------------------------
@@ -230,8 +235,10 @@ def agreed(comm: Optional[GroupComm], what: str, key: Hashable, same: Dict[str, 
                                   "pass vocab_start_index and vocab_end_index")
         return Agreed(start or 0, None)
     if options is not None:
+        ignored = _abi.BP_LOGPROB_IGNORE_NONE if options.ignore_index is None else options.ignore_index
         same = {**same, "outputs": options.outputs, "temperature": bits(options.temperature),
-                "soft_cap": bits(options.soft_cap), "round_to": options.rounding, "targets": options.targets}
+                "soft_cap": bits(options.soft_cap), "round_to": options.rounding, "targets": options.targets,
+                "ignore_index": ignored, "outside": OUTSIDE[options.outside]}
     everybody = comm.agree(what, same, dict(columns=columns, client=_clients.of(comm).generation_of(key)), failure)
     if options is not None and options.start is not None:
         return Agreed(options.start, everybody)
@@ -239,7 +246,7 @@ def agreed(comm: Optional[GroupComm], what: str, key: Hashable, same: Dict[str, 
 
 
 def targets_of(options: Options) -> int:
-    return _abi.BP_TARGETS_CHECKED if options.checked_targets else _abi.BP_TARGETS_ANY
+    return OUTSIDE[options.outside]
 
 
 # ---- structs of the library ----------------------------------------------------------------------------------------
@@ -280,6 +287,10 @@ def set_tokens(struct_of: _abi.bp_logprob_tokens, options: Options, tokens: Toke
         struct_of.soft_cap = options.soft_cap
     if options.rounding != _abi.BP_DTYPE_FP32:
         struct_of.rounding = options.rounding
+    if tokens.target is None or options.ignore_index is None:
+        struct_of.ignore_index = _abi.BP_LOGPROB_IGNORE_NONE
+    elif options.ignore_index != IGNORED:
+        struct_of.ignore_index = options.ignore_index
     return kept, masks, temperatures
 
 
@@ -359,6 +370,31 @@ def ran(comm: Optional[GroupComm], client: _clients.Handle, device: torch.device
             comm.run(_tensors.run, device, function, client.value, *arguments)
 
 
+def ran_forward(options: Options, comm: Optional[GroupComm], client: _clients.Handle, device: torch.device,
+                function: Any, check: Any, *arguments: Any) -> None:
+    """ran() of a forward pass. On CPUs, and with outside="check", it has reported targets outside the vocabulary."""
+    try:
+        ran(comm, client, device, function, *arguments)
+        if options.outside == "check" and device.type != "cpu":  # where calls only record such targets
+            call(check, client.value)
+    except InvalidArgument as error:
+        raise of_target(options.what, error, comm) from None
+
+
+def of_target(what: str, error: InvalidArgument, comm: Optional[GroupComm]) -> InvalidArgument:
+    """An error of the library. One about a target has its advice in the terms of Python."""
+    found = str(error).partition("; ")[0]
+    if "outside the vocabulary" not in found:
+        return error
+    if "on another rank" in found:
+        return InvalidArgument(f"{what}: {error}")
+    shards = ("if the columns are a shard of the vocabulary, pass group= (and vocab_start_index=, vocab_end_index= where "
+              "shards are not in the order of the ranks)" if comm is None else
+              "pass ids of the whole vocabulary, and the columns of each rank as vocab_start_index=, vocab_end_index=")
+    return InvalidArgument(f"{what}: {found}; {shards}; ignore_index= is for targets without a result, outside='mask' "
+                           "for the log-probability 0")
+
+
 # ---- operators -----------------------------------------------------------------------------------------------------
 
 
@@ -400,7 +436,7 @@ def define(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., 
 
 # The options of operators: how an operator takes them, and how Asked is made of them again.
 SCHEMA = ("str what, int outputs, str group, SymInt? start, SymInt? end, SymInt? chunk, float temperature, "
-          "int? ignore_index, float? soft_cap, ScalarType? round_to")
+          "int? ignore_index, float? soft_cap, ScalarType? round_to, str outside")
 
 
 def for_operator(asked: Asked) -> Tuple[Tuple[Any, ...], MaybeTensor]:
@@ -413,13 +449,13 @@ def for_operator(asked: Asked) -> Tuple[Tuple[Any, ...], MaybeTensor]:
         else:
             temperature = temperature.item()
     return (asked.what, asked.outputs, name_of(asked.group), asked.start, asked.end, asked.chunk, temperature,
-            asked.ignore_index, asked.soft_cap, asked.round_to), temperatures
+            asked.ignore_index, asked.soft_cap, asked.round_to, asked.outside), temperatures
 
 
 def from_operator(given: Tuple[Any, ...], mask: MaybeTensor, temperatures: MaybeTensor) -> Asked:
-    what, outputs, group, start, end, chunk, temperature, ignore_index, soft_cap, round_to = given
+    what, outputs, group, start, end, chunk, temperature, ignore_index, soft_cap, round_to, outside = given
     return Asked(what, outputs, group_of(group), start, end, chunk,
-                 temperature if temperatures is None else temperatures, mask, ignore_index, soft_cap, round_to)
+                 temperature if temperatures is None else temperatures, mask, ignore_index, soft_cap, round_to, outside)
 
 
 def fake_outputs(like: torch.Tensor, shape: Any, target: MaybeTensor, outputs: int,

@@ -185,6 +185,15 @@ def check_floats(name: str, tensor: Any) -> None:
         raise InvalidArgument(f"{name}: unsupported layout {tensor.layout}; pass a strided tensor")
     if type(tensor) is not torch.Tensor:
         refuse_dtensor(name, tensor)
+    refuse_transform(name, tensor)
+
+
+def refuse_transform(name: str, tensor: torch.Tensor) -> None:
+    functorch: Any = torch._C._functorch
+    if functorch.is_functorch_wrapped_tensor(tensor):
+        raise Unsupported(f"{name}: inside torch.vmap or a transform of torch.func (grad, vjp, jvp, ...); pass the "
+                          "tensor with all its batch dimensions instead, and differentiate with backward() or "
+                          "torch.autograd.grad")
 
 
 def refuse_dtensor(name: str, tensor: Any) -> None:
@@ -210,6 +219,7 @@ def check_target(target: Any, shape: torch.Size, device: torch.device) -> int:
         raise InvalidArgument(f"targets: on {target.device}, but logits or hidden states are on {device}; move them")
     if type(target) is not torch.Tensor:
         refuse_dtensor("targets", target)
+    refuse_transform("targets", target)
     return target.shape[-1] if several else 1
 
 
@@ -232,25 +242,19 @@ def token_temperatures(tensor: torch.Tensor, shape: torch.Size, device: torch.de
     return tensor.detach()
 
 
-def token_mask(mask: Any, target: Optional[torch.Tensor], ignore_index: Optional[int], shape: torch.Size,
-               device: torch.device) -> Optional[torch.Tensor]:
-    """The mask as uint8 for each token; 0: the token is not read, and its result and gradient are 0. None without
-    mask and ignore_index.
-    """
-    if mask is not None:
-        if not isinstance(mask, torch.Tensor):
-            raise InvalidArgument(f"mask: expected a tensor or None, got {type(mask).__name__}")
-        if mask.shape != shape or mask.device != device:
-            raise InvalidArgument(
-                f"mask: {list(mask.shape)} on {mask.device} for tokens {list(shape)} on {device}; pass the shape and "
-                "device of targets")
-        refuse_dtensor("mask", mask)
-        mask = mask.detach()
-        mask = mask if mask.dtype == torch.bool else mask != 0
-    if ignore_index is not None and target is not None:
-        kept = target != ignore_index
-        mask = kept if mask is None else mask & kept
-    return None if mask is None else mask.view(torch.uint8)
+def token_mask(mask: Any, shape: torch.Size, device: torch.device) -> Optional[torch.Tensor]:
+    """The mask as uint8 for each token; 0: the token is not read, and its result and gradient are 0."""
+    if mask is None:
+        return None
+    if not isinstance(mask, torch.Tensor):
+        raise InvalidArgument(f"mask: expected a tensor or None, got {type(mask).__name__}")
+    if mask.shape != shape or mask.device != device:
+        raise InvalidArgument(
+            f"mask: {list(mask.shape)} on {mask.device} for tokens {list(shape)} on {device}; pass the shape and "
+            "device of targets")
+    refuse_dtensor("mask", mask)
+    mask = mask.detach()
+    return (mask if mask.dtype == torch.bool else mask != 0).view(torch.uint8)
 
 
 # ---- DTensors ------------------------------------------------------------------------------------------------------

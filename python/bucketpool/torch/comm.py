@@ -463,6 +463,12 @@ def comm_of(group: Optional[dist.ProcessGroup]) -> Optional[GroupComm]:
         return _comms[id(group)]
 
 
+def known_comms() -> List[GroupComm]:
+    """The communicators that this process has made."""
+    with _lock:
+        return list(_comms.values())
+
+
 def trust(group: dist.ProcessGroup, trusting: bool = True) -> None:
     """Calls with this group no longer compare their arguments, so the host does not wait for other ranks.
 

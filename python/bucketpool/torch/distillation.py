@@ -41,6 +41,7 @@ from .logprob import (_batch, _check_logits, _check_overwritten, _client, _compa
 
 __all__ = ["divergence", "linear_divergence", "linear_topk_logprobs", "topk_logprobs"]
 
+MASK = _abi.BP_TARGETS_MASK  # no targets are read
 SAVED = 5  # floats for each token, bp_logprob_divergence_saved_bytes
 
 # ---- divergences of logits -----------------------------------------------------------------------------------------
@@ -80,8 +81,8 @@ def _run_backward(start: int, above: torch.Tensor, logits: torch.Tensor, referen
     args.divergence_grad, held = _tensors.values(above)
     args.logits_grad, args.in_place = batch.logits if in_place else _tensors.rows(gradient), in_place
     device, count, columns = logits.device, logits.shape[:-1].numel(), logits.shape[-1]
-    client = _client(None, _key(device, count, columns, start, False, 1), Agreed(start, None), device, count, columns,
-                     _abi.BP_TARGETS_ANY, 1)
+    client = _client(None, _key(device, count, columns, start, MASK, 1), Agreed(start, None), device, count, columns,
+                     MASK, 1)
     ran(None, client, device, library().bp_logprob_divergence_backward, ctypes.byref(batch), ctypes.byref(args))
     del kept, held
 
@@ -146,7 +147,7 @@ def divergence(logits: torch.Tensor, reference: torch.Tensor, *, beta: float,
     0. Further arguments as in bucketpool.torch.logprob.logprobs_from_logits.
     """
     asked = Asked("divergence", 0, group, vocab_start_index, vocab_end_index, None, temperature, mask, None, soft_cap,
-                  round_to, False, in_place, inference_only)
+                  round_to, in_place=in_place, inference_only=inference_only)
     return untraced(_divergence)(logits, reference, beta, asked)
 
 
@@ -178,14 +179,14 @@ def _divergence(logits: Any, reference: Any, beta: Any, asked: Asked) -> torch.T
             _check_overwritten(asked.what, logits)
         if comm is not None:
             same = dict(_compared(logits, options), beta=bits(beta))
-        key = _key(device, shape.numel(), columns, options.start, False, 1)
+        key = _key(device, shape.numel(), columns, options.start, MASK, 1)
         result, saved = (torch.empty(size, dtype=torch.float32, device=device)
                          for size in (shape, (SAVED * shape.numel(), )))
     except Exception as error:  # any, because agreed() reports it to the other ranks
         failure = error
     agreement = agreed(comm, asked.what, key, same, options, columns, failure)
     assert options is not None
-    client = _client(comm, key, agreement, device, shape.numel(), columns, _abi.BP_TARGETS_ANY, 1)
+    client = _client(comm, key, agreement, device, shape.numel(), columns, MASK, 1)
     _run(comm, client, logits, reference, beta, options, tokens, saved, result)
     if not saves:
         return result
@@ -355,12 +356,12 @@ def _linear_divergence(student: Tuple[Any, Any, Any], reference: Tuple[Any, Any,
             batch, sequence = _tensors.shape_of(shape)
             same = dict(batch=batch, sequence=sequence, chunk=chunk, gradient=int(saves), beta=bits(beta),
                         bias=int(bias is not None), reference_bias=int(other_bias is not None))
-        key = _key(device, chunk, columns, options.start, False, 1)
+        key = _key(device, chunk, columns, options.start, MASK, 1)
     except Exception as error:  # any, because agreed() reports it to the other ranks
         failure = error
     agreement = agreed(comm, asked.what, key, same, options, columns, failure)
     assert options is not None
-    client = _client(comm, key, agreement, device, chunk, columns, _abi.BP_TARGETS_ANY, 1)
+    client = _client(comm, key, agreement, device, chunk, columns, MASK, 1)
     connected: Any = _FromHeads.apply
     divergences: torch.Tensor = connected(*student, *[None if one is None else one.detach() for one in reference],
                                           _Heads(options, tokens, beta, chunk, comm, agreement.start, client))
@@ -385,7 +386,7 @@ def topk_logprobs(logits: torch.Tensor, k: int, *, group: Optional[dist.ProcessG
     PyTorch's choice, the same on all ranks.
     """
     asked = Asked("topk_logprobs", 0, group, vocab_start_index, vocab_end_index, None, temperature, mask, None, soft_cap,
-                  round_to, False, in_place, inference_only)
+                  round_to, in_place=in_place, inference_only=inference_only)
     return untraced(_topk)(logits, k, asked)
 
 
@@ -394,7 +395,8 @@ def _topk(logits: Any, k: Any, asked: Asked) -> Tuple[torch.Tensor, torch.Tensor
     logprobs = logprobs_from_logits(logits, ids, group=asked.group, vocab_start_index=asked.start,
                                     vocab_end_index=asked.end, temperature=asked.temperature, mask=asked.mask,
                                     inference_only=asked.inference_only, in_place=asked.in_place,
-                                    soft_cap=asked.soft_cap, round_to=asked.round_to)
+                                    soft_cap=asked.soft_cap, round_to=asked.round_to, ignore_index=None,
+                                    outside="mask")  # ids are in the vocabulary
     return logprobs, ids
 
 

@@ -27,9 +27,9 @@ from .._library import logprob as library
 from ..errors import InvalidArgument
 from . import _clients, _tensors
 from ._clients import size_class
-from ._passes import (ENTROPY, LOGPROB, LOGSUMEXP, MEAN_LOGPROB, SCHEMA, Agreed, Asked, Options, Outputs, Temperature,
-                      Tokens, agreed, define, fake_outputs, flag, for_operator, fresh, from_operator, group_of,
-                      most_targets, only_once, options_of, outputs_of, outputs_struct, ran, real_outputs,
+from ._passes import (ENTROPY, IGNORED, LOGPROB, LOGSUMEXP, MEAN_LOGPROB, SCHEMA, Agreed, Asked, Options, Outputs,
+                      Temperature, Tokens, agreed, define, fake_outputs, flag, for_operator, fresh, from_operator, group_of,
+                      most_targets, only_once, options_of, outputs_of, outputs_struct, ran, ran_forward, real_outputs,
                       refuse_second, set_tokens, targets_of, through_operator, upstream, vocabulary, wanted)
 from .comm import GroupComm, comm_of
 
@@ -163,7 +163,8 @@ def _forward(hidden: Any, weight: Any, bias: Any, target: Any, asked: Asked, sav
     agreement = agreed(comm, asked.what, key, same, options, columns, failure)
     assert options is not None and dtype is not None
     client = _client(comm, key, agreement, weight, dtype, shape, saves, options)
-    ran(comm, client, device, library().bp_lm_head_forward, ctypes.byref(work), ctypes.byref(results))
+    ran_forward(options, comm, client, device, library().bp_lm_head_forward, library().bp_lm_head_check,
+                ctypes.byref(work), ctypes.byref(results))
     del kept
     vocab = vocabulary(comm, options, library().bp_lm_head_get_info, client, columns)
     return _Work(options, comm, tokens, outputs, agreement.start, vocab, dtype)
@@ -195,7 +196,6 @@ def _backward(options: Options, comm: Optional[GroupComm], grads: Tuple[Maybe, .
     saved values, and the tensors of Tokens; called where a failure reaches the other ranks. Gradients in the dtypes of
     their tensors.
     """
-    options = options._replace(checked_targets=False)
     absent, failure = all(grad is None for grad in grads), None
     hidden_grad = weight_grad = bias_grad = None
     keys: Tuple[Hashable, Hashable] = (None, None)
@@ -304,10 +304,11 @@ def _without_masked(hidden: Any, weight: Any, target: Any, asked: Asked) -> Tupl
     """
     _check_shapes(asked.what, hidden, weight)
     shape = hidden.shape[:-1]
-    _, tokens = options_of(asked, weight.shape[0], shape, target, hidden.device)
-    if tokens.mask is None:
+    options, tokens = options_of(asked, weight.shape[0], shape, target, hidden.device)
+    mask = _kept(tokens, options, shape)
+    if mask is None:
         return hidden, target, asked, None
-    index = tokens.mask.reshape(-1).nonzero()[:, 0]  # on GPUs the host waits for their number
+    index = mask.reshape(-1).nonzero()[:, 0]  # on GPUs the host waits for their number
 
     def kept(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.reshape(-1, *tensor.shape[len(shape):])[index]
@@ -319,7 +320,17 @@ def _without_masked(hidden: Any, weight: Any, target: Any, asked: Asked) -> Tupl
     temperature = asked.temperature if tokens.temperatures is None else kept(tokens.temperatures)
     chunk = asked.chunk or max(shape[-1] if shape else 1, 1)
     return kept(hidden), None if target is None else kept(target), asked._replace(
-        mask=None, ignore_index=None, temperature=temperature, chunk=chunk), put_back
+        mask=None, temperature=temperature, chunk=chunk), put_back
+
+
+def _kept(tokens: Tokens, options: Options, shape: torch.Size) -> Maybe:
+    """True for the tokens that are neither masked nor ignored; None without mask and ignored targets."""
+    mask = None if tokens.mask is None else tokens.mask != 0
+    if options.ignore_index is None or tokens.target is None:
+        return mask
+    kept = tokens.target != options.ignore_index
+    kept = kept if kept.shape == shape else kept.any(-1)
+    return kept if mask is None else mask & kept
 
 
 # ---- operators -----------------------------------------------------------------------------------------------------
@@ -376,7 +387,7 @@ def _setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[torch.Tensor
 def _operator_backward(ctx: Any, *grads: Maybe) -> Tuple[Maybe, ...]:
     needs = ctx.needs_input_grad[:3]
     got = _head_backward(*grads[:4], *ctx.saved_tensors, *ctx.options, *needs)
-    return (*[gradient if needed else None for gradient, needed in zip(got, needs)], ) + (None, ) * 16
+    return (*[gradient if needed else None for gradient, needed in zip(got, needs)], ) + (None, ) * 17
 
 
 _head_forward = define(
@@ -396,35 +407,43 @@ class FusedLinearChunkedDistributedLogprob:
     """Log-probabilities of targets, with SkyRL's arguments first. Use apply, or linear_logprobs:
 
         .apply(hidden, weight, target, vocab_start_index, vocab_end_index, chunk_size, tp_group,
-               inference_only=False, temperature=1.0, mask=None, partial_hidden_grad=True, ignore_index=None)
+               inference_only=False, temperature=1.0, mask=None, partial_hidden_grad=True, ignore_index=None,
+               outside="mask")
 
     - chunk_size: tokens whose logits are computed at once; None and 0: the sequence
     - partial_hidden_grad: True: the gradient of the hidden states is this rank's part, as in SkyRL, and the layers
       before the head sum the parts, as Megatron's do. False: backward sums it over the ranks (collective).
+    - target: as SkyRL's function, a target outside the vocabulary, -100 among them, has the log-probability 0 and the
+      gradient of -log of the whole sum: mask it, or pass ignore_index=-100, outside="error", the defaults of
+      linear_logprobs
     """
 
     @staticmethod
     def apply(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, vocab_start_index: Optional[int],
               vocab_end_index: Optional[int], chunk_size: Optional[int], tp_group: Optional[dist.ProcessGroup],
               inference_only: bool = False, temperature: Temperature = 1.0, mask: Optional[torch.Tensor] = None,
-              partial_hidden_grad: bool = True, ignore_index: Optional[int] = None) -> torch.Tensor:
+              partial_hidden_grad: bool = True, ignore_index: Optional[int] = None,
+              outside: str = "mask") -> torch.Tensor:
         asked = Asked("FusedLinearChunkedDistributedLogprob", LOGPROB, tp_group, vocab_start_index, vocab_end_index,
-                      chunk_size, temperature, mask, ignore_index, inference_only=inference_only,
+                      chunk_size, temperature, mask, ignore_index, outside=outside, inference_only=inference_only,
                       partial_hidden_grad=partial_hidden_grad)
         logprobs: torch.Tensor = _outputs(hidden, weight, None, target, asked)[0]
         return logprobs
 
 
 class FusedLinearLogprobEntropy:
-    """Log-probabilities and entropies of one pass; arguments as FusedLinearChunkedDistributedLogprob."""
+    """Log-probabilities and entropies of one pass; arguments as FusedLinearChunkedDistributedLogprob, but
+    ignore_index=-100 and outside="error".
+    """
 
     @staticmethod
     def apply(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, vocab_start_index: Optional[int],
               vocab_end_index: Optional[int], chunk_size: Optional[int], tp_group: Optional[dist.ProcessGroup],
               inference_only: bool = False, temperature: Temperature = 1.0, mask: Optional[torch.Tensor] = None,
-              partial_hidden_grad: bool = True, ignore_index: Optional[int] = None) -> Both:
+              partial_hidden_grad: bool = True, ignore_index: Optional[int] = IGNORED,
+              outside: str = "error") -> Both:
         asked = Asked("FusedLinearLogprobEntropy", LOGPROB | ENTROPY, tp_group, vocab_start_index, vocab_end_index,
-                      chunk_size, temperature, mask, ignore_index, inference_only=inference_only,
+                      chunk_size, temperature, mask, ignore_index, outside=outside, inference_only=inference_only,
                       partial_hidden_grad=partial_hidden_grad)
         logprobs, entropies, _, _ = _outputs(hidden, weight, None, target, asked)
         return logprobs, entropies
@@ -437,7 +456,8 @@ def linear_logprobs(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.T
                     group: Optional[dist.ProcessGroup] = None, vocab_start_index: Optional[int] = None,
                     vocab_end_index: Optional[int] = None, chunk_size: Optional[int] = 1024,
                     temperature: Temperature = 1.0, mask: Optional[torch.Tensor] = None,
-                    ignore_index: Optional[int] = None, inference_only: bool = False,
+                    ignore_index: Optional[int] = IGNORED, outside: str = "error",
+                    inference_only: bool = False,
                     partial_hidden_grad: bool = False, bias: Optional[torch.Tensor] = None,
                     soft_cap: Optional[float] = None, round_to: Optional[torch.dtype] = None,
                     drop_masked: bool = False) -> torch.Tensor:
@@ -455,7 +475,7 @@ def linear_logprobs(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.T
     Further arguments as in bucketpool.torch.logprob.logprobs_from_logits. Collective with a group.
     """
     asked = Asked("linear_logprobs", LOGPROB, group, vocab_start_index, vocab_end_index, chunk_size,
-                  temperature, mask, ignore_index, soft_cap, round_to, False, False, inference_only,
+                  temperature, mask, ignore_index, soft_cap, round_to, outside, False, inference_only,
                   partial_hidden_grad)
     logprobs: torch.Tensor = _outputs(hidden, weight, bias, targets, asked, drop_masked)[0]
     return logprobs
@@ -465,13 +485,14 @@ def linear_logprobs_and_entropy(hidden: torch.Tensor, weight: torch.Tensor, targ
                                 group: Optional[dist.ProcessGroup] = None, vocab_start_index: Optional[int] = None,
                                 vocab_end_index: Optional[int] = None, chunk_size: Optional[int] = 1024,
                                 temperature: Temperature = 1.0, mask: Optional[torch.Tensor] = None,
-                                ignore_index: Optional[int] = None, inference_only: bool = False,
+                                ignore_index: Optional[int] = IGNORED, outside: str = "error",
+                                inference_only: bool = False,
                                 partial_hidden_grad: bool = False, bias: Optional[torch.Tensor] = None,
                                 soft_cap: Optional[float] = None, round_to: Optional[torch.dtype] = None,
                                 drop_masked: bool = False) -> Tuple[torch.Tensor, torch.Tensor]:
     """Log-probabilities and entropies of one pass; both are differentiable. Arguments as in linear_logprobs."""
     asked = Asked("linear_logprobs_and_entropy", LOGPROB | ENTROPY, group, vocab_start_index, vocab_end_index,
-                  chunk_size, temperature, mask, ignore_index, soft_cap, round_to, False, False, inference_only,
+                  chunk_size, temperature, mask, ignore_index, soft_cap, round_to, outside, False, inference_only,
                   partial_hidden_grad)
     logprobs, entropies, _, _ = _outputs(hidden, weight, bias, targets, asked, drop_masked)
     return logprobs, entropies
@@ -481,13 +502,14 @@ def linear_token_statistics(hidden: torch.Tensor, weight: torch.Tensor, targets:
                             group: Optional[dist.ProcessGroup] = None, vocab_start_index: Optional[int] = None,
                             vocab_end_index: Optional[int] = None, chunk_size: Optional[int] = 1024,
                             temperature: Temperature = 1.0, mask: Optional[torch.Tensor] = None,
-                            ignore_index: Optional[int] = None, inference_only: bool = False,
+                            ignore_index: Optional[int] = IGNORED, outside: str = "error",
+                            inference_only: bool = False,
                             partial_hidden_grad: bool = False, bias: Optional[torch.Tensor] = None,
                             soft_cap: Optional[float] = None, round_to: Optional[torch.dtype] = None,
                             drop_masked: bool = False) -> TokenStatistics:
     """All outputs of one pass, as bucketpool.torch.logprob.token_statistics. Arguments as in linear_logprobs."""
     outputs = ENTROPY | LOGSUMEXP | MEAN_LOGPROB | (0 if targets is None else LOGPROB)
     asked = Asked("linear_token_statistics", outputs, group, vocab_start_index, vocab_end_index, chunk_size,
-                  temperature, mask, ignore_index, soft_cap, round_to, False, False, inference_only,
+                  temperature, mask, ignore_index, soft_cap, round_to, outside, False, inference_only,
                   partial_hidden_grad)
     return TokenStatistics(*_outputs(hidden, weight, bias, targets, asked, drop_masked))

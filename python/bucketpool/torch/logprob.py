@@ -42,11 +42,11 @@ from .._library import logprob as library
 from ..errors import InvalidArgument
 from . import _clients, _tensors
 from ._clients import free_clients, size_class
-from ._passes import (ENTROPY, LOGPROB, LOGSUMEXP, MEAN_LOGPROB, SCHEMA, Agreed, Asked, Options, Outputs, Temperature,
-                      Tokens, agreed, define, fake_outputs, flag, for_operator, fresh, from_operator, most_targets,
-                      only_once, options_of, outputs_of, outputs_struct, ran, real_outputs, refuse_in_place,
+from ._passes import (ENTROPY, IGNORED, LOGPROB, LOGSUMEXP, MEAN_LOGPROB, SCHEMA, Agreed, Asked, Options, Outputs,
+                      Temperature, Tokens, agreed, define, fake_outputs, flag, for_operator, fresh, from_operator, most_targets,
+                      of_target, only_once, options_of, outputs_of, outputs_struct, ran, ran_forward, real_outputs, refuse_in_place,
                       refuse_second, set_tokens, targets_of, through_operator, untraced, upstream, vocabulary, wanted)
-from .comm import GroupComm, comm_of
+from .comm import GroupComm, comm_of, known_comms
 from .lm_head import (FusedLinearChunkedDistributedLogprob, TokenStatistics, linear_logprobs,
                       linear_logprobs_and_entropy, linear_token_statistics)
 
@@ -55,7 +55,7 @@ __all__ = [
     "FusedLinearChunkedDistributedLogprob", "LogprobsWithGradient", "TokenStatistics", "logprobs_from_logits",
     "vocab_parallel_entropy", "logprobs_and_entropy", "token_statistics", "logprobs_with_gradient", "gather_logprobs",
     "gather_logprobs_entropy", "linear_logprobs", "linear_logprobs_and_entropy", "linear_token_statistics",
-    "free_clients"
+    "check_targets", "free_clients"
 ]
 
 # ---- forward -------------------------------------------------------------------------------------------------------
@@ -95,9 +95,9 @@ def _client(comm: Optional[GroupComm], key: Hashable, agreement: Agreed, device:
         return _clients.shared(comm, key, agreement.everybody, "bp_logprob_destroy", make, agreement.start)
 
 
-def _key(device: torch.device, tokens: int, columns: int, start: Optional[int], checked_targets: bool,
+def _key(device: torch.device, tokens: int, columns: int, start: Optional[int], targets: int,
          most: int) -> Hashable:
-    return "logprob", device, size_class(tokens), columns, start, checked_targets, most, torch.get_num_threads()
+    return "logprob", device, size_class(tokens), columns, start, targets, most, torch.get_num_threads()
 
 
 def _batch(logits: torch.Tensor, options: Options, tokens: Tokens) -> Tuple[_abi.bp_logprob_batch, Any]:
@@ -141,7 +141,7 @@ def _forward(logits: Any, target: Any, asked: Asked, saves: bool, failure: Optio
         count, most = shape.numel(), most_targets(options.targets)
         if comm is not None:
             same = _compared(logits, options)
-        key = _key(device, count, columns, options.start, options.checked_targets, most)
+        key = _key(device, count, columns, options.start, targets_of(options), most)
         work, kept = _batch(logits, options, tokens)
         outputs = outputs_of(options.outputs, logits, target, saves)
         results = outputs_struct(outputs, len(shape))
@@ -151,14 +151,13 @@ def _forward(logits: Any, target: Any, asked: Asked, saves: bool, failure: Optio
     agreement = agreed(comm, asked.what, key, same, options, columns, failure)
     assert options is not None
     client = _client(comm, key, agreement, device, count, columns, targets_of(options), most)
-    if given is None:
-        ran(comm, client, device, library().bp_logprob_forward, ctypes.byref(work), ctypes.byref(results))
-    else:
-        ran(comm, client, device, library().bp_logprob_forward_backward, ctypes.byref(work), ctypes.byref(results),
-            ctypes.byref(given[0]))
+    function = library().bp_logprob_forward
+    more: Tuple[Any, ...] = ()
+    if given is not None:
+        function, more = library().bp_logprob_forward_backward, (ctypes.byref(given[0]), )
+    ran_forward(options, comm, client, device, function, library().bp_logprob_check, ctypes.byref(work),
+                ctypes.byref(results), *more)
     del kept
-    if options.checked_targets and device.type != "cpu":  # where calls only record invalid targets
-        call(library().bp_logprob_check, client.value)
     vocab = vocabulary(comm, options, library().bp_logprob_get_info, client, columns)
     return _Work(options, tokens, outputs, agreement.start, vocab)
 
@@ -182,8 +181,9 @@ def _backward(grads: Tuple[Optional[torch.Tensor], ...], logits: torch.Tensor, t
     above = upstream(gradients, grads, saved, logits.dim() - 1, columns / vocab)
     gradients.logits_grad = batch.logits if in_place else _tensors.rows(gradient)
     most = most_targets(options.targets)
-    key = _key(device, count, columns, start, False, most)
-    client = _client(None, key, Agreed(start, None), device, count, columns, _abi.BP_TARGETS_ANY, most)
+    targets = targets_of(options)  # of the client of forward, where that is of this process alone
+    key = _key(device, count, columns, start, targets, most)
+    client = _client(None, key, Agreed(start, None), device, count, columns, targets, most)
     ran(None, client, device, library().bp_logprob_backward, ctypes.byref(batch), ctypes.byref(gradients))
     del kept, above
 
@@ -233,8 +233,8 @@ def _outputs(logits: Any, target: Any, asked: Asked) -> Tuple[Any, ...]:
         saves = saves and not asked.inference_only
         exact = saves and not torch.compiler.is_compiling() and _gradient_dtype(logits) == torch.float32
         options, temperatures = for_operator(asked)
-        outputs = _logits_forward(logits, target, asked.mask, temperatures, *options, asked.checked_targets, saves,
-                                  exact, asked.in_place and saves)
+        outputs = _logits_forward(logits, target, asked.mask, temperatures, *options, saves, exact,
+                                  asked.in_place and saves)
         return wanted(asked.outputs, outputs)
     work = _forward(logits, target, asked, saves, failure)
     if work.outputs[4] is None:  # nothing is saved
@@ -252,10 +252,9 @@ Maybe = Optional[torch.Tensor]
 
 def _run_forward(logits: torch.Tensor, target: Maybe, mask: Maybe, temperatures: Maybe,
                  *given: Any) -> Tuple[torch.Tensor, ...]:
-    *options, checked_targets, saves, _, in_place = given
+    *options, saves, _, in_place = given
     refuse_in_place(given[0], in_place)
-    asked = from_operator(tuple(options), mask, temperatures)._replace(checked_targets=checked_targets)
-    work = _forward(logits, target, asked, saves)
+    work = _forward(logits, target, from_operator(tuple(options), mask, temperatures), saves)
     return real_outputs(logits, work.outputs, work.start, work.vocab)
 
 
@@ -286,7 +285,7 @@ def _fake_backward(logprob_grad: Maybe, entropy_grad: Maybe, logsumexp_grad: May
 
 
 def _setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[torch.Tensor, ...]) -> None:
-    *options, _, saves, exact, _ = inputs[4:]
+    *options, saves, exact, _ = inputs[4:]
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(*(output[4:] if saves else output))
     ctx.save_for_backward(*inputs[:4], *output[4:])
@@ -302,7 +301,7 @@ def _operator_backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Option
 
 _logits_forward = define(
     "logits_forward", f"(Tensor logits, Tensor? target, Tensor? mask, Tensor? temperatures, {SCHEMA}, "
-    "bool checked_targets, bool saves, bool exact, bool in_place) -> "
+    "bool saves, bool exact, bool in_place) -> "
     "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)", _run_forward, _fake_forward, _operator_backward, _setup_context)
 _logits_backward = define(
     "logits_backward", "(Tensor? logprob_grad, Tensor? entropy_grad, Tensor? logsumexp_grad, "
@@ -317,12 +316,13 @@ class ChunkedDistributedLogprob:
     """Log-probabilities of targets, with SkyRL's arguments first. Use apply:
 
         .apply(vocab_parallel_logits, target, vocab_start_index, vocab_end_index, chunk_size, tp_group,
-               inference_only=False, temperature=1.0, mask=None, in_place=False, ignore_index=None,
-               checked_targets=False)
+               inference_only=False, temperature=1.0, mask=None, in_place=False, ignore_index=None, outside="mask")
 
     - vocab_start_index, vocab_end_index: the columns of the logits are the ids [start, end)
     - chunk_size: accepted, without effect on results, memory or time
     - inference_only: nothing is saved, and the result has no gradient
+    - target: as SkyRL's function, a target outside the vocabulary, -100 among them, has the log-probability 0 and the
+      gradient -p: mask it, or pass ignore_index=-100, outside="error", the defaults of logprobs_from_logits
 
     Further arguments as in logprobs_from_logits.
     """
@@ -331,10 +331,9 @@ class ChunkedDistributedLogprob:
     def apply(vocab_parallel_logits: torch.Tensor, target: torch.Tensor, vocab_start_index: Optional[int],
               vocab_end_index: Optional[int], chunk_size: Optional[int], tp_group: Optional[dist.ProcessGroup],
               inference_only: bool = False, temperature: Temperature = 1.0, mask: Optional[torch.Tensor] = None,
-              in_place: bool = False, ignore_index: Optional[int] = None,
-              checked_targets: bool = False) -> torch.Tensor:
+              in_place: bool = False, ignore_index: Optional[int] = None, outside: str = "mask") -> torch.Tensor:
         asked = Asked("ChunkedDistributedLogprob", LOGPROB, tp_group, vocab_start_index, vocab_end_index, chunk_size,
-                      temperature, mask, ignore_index, None, None, checked_targets, in_place, inference_only)
+                      temperature, mask, ignore_index, None, None, outside, in_place, inference_only)
         logprobs: torch.Tensor = _outputs(vocab_parallel_logits, target, asked)[0]
         return logprobs
 
@@ -345,7 +344,8 @@ class DistributedLogprob:
         .apply(vocab_parallel_logits, target, vocab_start_index, vocab_end_index, group, inference_only=False,
                temperature=1.0, mask=None, in_place=False)
 
-    SkyRL's function of this name saves a softmax; this one saves 8 bytes for each token.
+    SkyRL's function of this name saves a softmax; this one saves 8 bytes for each token. Targets outside the
+    vocabulary are as in ChunkedDistributedLogprob.
     """
 
     @staticmethod
@@ -353,7 +353,7 @@ class DistributedLogprob:
               vocab_end_index: Optional[int], group: Optional[dist.ProcessGroup], inference_only: bool = False,
               temperature: Temperature = 1.0, mask: Optional[torch.Tensor] = None, in_place: bool = False) -> torch.Tensor:
         asked = Asked("DistributedLogprob", LOGPROB, group, vocab_start_index, vocab_end_index, None, temperature, mask,
-                      in_place=in_place, inference_only=inference_only)
+                      None, outside="mask", in_place=in_place, inference_only=inference_only)
         logprobs: torch.Tensor = _outputs(vocab_parallel_logits, target, asked)[0]
         return logprobs
 
@@ -380,16 +380,16 @@ class VocabParallelLogprobEntropy:
     """Log-probabilities and entropies of one pass. Use apply, or logprobs_and_entropy:
 
         .apply(vocab_parallel_logits, target, vocab_start_index, vocab_end_index, group, inference_only=False,
-               temperature=1.0, mask=None, in_place=False, ignore_index=None, checked_targets=False)
+               temperature=1.0, mask=None, in_place=False, ignore_index=-100, outside="error")
     """
 
     @staticmethod
     def apply(vocab_parallel_logits: torch.Tensor, target: torch.Tensor, vocab_start_index: Optional[int],
               vocab_end_index: Optional[int], group: Optional[dist.ProcessGroup], inference_only: bool = False,
               temperature: Temperature = 1.0, mask: Optional[torch.Tensor] = None, in_place: bool = False,
-              ignore_index: Optional[int] = None, checked_targets: bool = False) -> Tuple[torch.Tensor, torch.Tensor]:
+              ignore_index: Optional[int] = IGNORED, outside: str = "error") -> Tuple[torch.Tensor, torch.Tensor]:
         asked = Asked("VocabParallelLogprobEntropy", LOGPROB | ENTROPY, group, vocab_start_index, vocab_end_index, None,
-                      temperature, mask, ignore_index, None, None, checked_targets, in_place, inference_only)
+                      temperature, mask, ignore_index, None, None, outside, in_place, inference_only)
         return _outputs(vocab_parallel_logits, target, asked)[:2]
 
 
@@ -399,8 +399,8 @@ class VocabParallelLogprobEntropy:
 def logprobs_from_logits(logits: torch.Tensor, targets: torch.Tensor, *, group: Optional[dist.ProcessGroup] = None,
                          vocab_start_index: Optional[int] = None, vocab_end_index: Optional[int] = None,
                          temperature: Temperature = 1.0, mask: Optional[torch.Tensor] = None,
-                         ignore_index: Optional[int] = None, inference_only: bool = False, in_place: bool = False,
-                         checked_targets: bool = False, chunk_size: Optional[int] = None,
+                         ignore_index: Optional[int] = IGNORED, inference_only: bool = False, in_place: bool = False,
+                         outside: str = "error", chunk_size: Optional[int] = None,
                          soft_cap: Optional[float] = None,
                          round_to: Optional[torch.dtype] = None) -> torch.Tensor:
     """Log-probabilities of targets: log softmax(logits / temperature)[targets], float32 of the shape of targets.
@@ -411,12 +411,18 @@ def logprobs_from_logits(logits: torch.Tensor, targets: torch.Tensor, *, group: 
     - group: process group that the vocabulary is split over; None: this process alone
     - vocab_start_index, vocab_end_index: the ids [start, end) of this rank's columns; None: consecutive shards in
       the order of the ranks
-    - mask, ignore_index: tokens with mask 0 or this target are not read; their result and gradient are 0.
-      ignore_index needs one target for each token
+    - mask, ignore_index: tokens with mask 0 or this target are not read; their results and gradient are 0. Of several
+      targets of a token, an ignored one has the log-probability 0 and no gradient; a token is not read if all are
+      ignored. ignore_index=None: none
+    - outside: any other target outside the whole vocabulary (without a group the columns of `logits`), in tokens that
+      are not masked
+        "error": raises InvalidArgument with the token, the target and the vocabulary, on all ranks, also if one rank
+          alone has it. On GPUs, where the host does not wait, all results and the gradient of the token are NaN, and
+          check_targets() raises
+        "check": the host waits, and the call raises on GPUs as well
+        "mask": its log-probability is 0, its gradient -p, as in the functions of Megatron-LM, SkyRL and AReaL
     - inference_only: nothing is saved, and the result has no gradient
     - in_place: backward overwrites the logits with their gradient; leaves are refused
-    - checked_targets: a target outside the whole vocabulary raises InvalidArgument; without it, its
-      log-probability is 0. On GPUs the host waits for the check.
     - chunk_size: accepted, without effect
     - soft_cap: c replaces each logit x by c tanh(x / c), before the temperature; None: none
     - round_to: torch.bfloat16 or torch.float16: each logit is rounded to it first, to match an engine that stores
@@ -425,7 +431,7 @@ def logprobs_from_logits(logits: torch.Tensor, targets: torch.Tensor, *, group: 
     Collective with a group. The module's help describes tensors, memory, ranks and streams.
     """
     asked = Asked("logprobs_from_logits", LOGPROB, group, vocab_start_index, vocab_end_index, chunk_size, temperature,
-                  mask, ignore_index, soft_cap, round_to, checked_targets, in_place, inference_only)
+                  mask, ignore_index, soft_cap, round_to, outside, in_place, inference_only)
     logprobs: torch.Tensor = _outputs(logits, targets, asked)[0]
     return logprobs
 
@@ -444,7 +450,7 @@ def vocab_parallel_entropy(vocab_parallel_logits: torch.Tensor, group: Optional[
     """
     del chunk_size, chunk_memory_mb
     asked = Asked("vocab_parallel_entropy", ENTROPY, group, vocab_start_index, vocab_end_index, None, temperature, mask,
-                  None, soft_cap, round_to, False, in_place, inference_only)
+                  None, soft_cap, round_to, in_place=in_place, inference_only=inference_only)
     entropies: torch.Tensor = _outputs(vocab_parallel_logits, None, asked)[1]
     return entropies
 
@@ -452,15 +458,15 @@ def vocab_parallel_entropy(vocab_parallel_logits: torch.Tensor, group: Optional[
 def logprobs_and_entropy(logits: torch.Tensor, targets: torch.Tensor, *, group: Optional[dist.ProcessGroup] = None,
                          vocab_start_index: Optional[int] = None, vocab_end_index: Optional[int] = None,
                          temperature: Temperature = 1.0, mask: Optional[torch.Tensor] = None,
-                         ignore_index: Optional[int] = None, inference_only: bool = False, in_place: bool = False,
-                         checked_targets: bool = False, soft_cap: Optional[float] = None,
+                         ignore_index: Optional[int] = IGNORED, inference_only: bool = False, in_place: bool = False,
+                         outside: str = "error", soft_cap: Optional[float] = None,
                          round_to: Optional[torch.dtype] = None) -> Tuple[torch.Tensor, torch.Tensor]:
     """Log-probabilities and entropies from one pass over the logits; both are differentiable.
 
     Arguments as in logprobs_from_logits.
     """
     asked = Asked("logprobs_and_entropy", LOGPROB | ENTROPY, group, vocab_start_index, vocab_end_index, None,
-                  temperature, mask, ignore_index, soft_cap, round_to, checked_targets, in_place, inference_only)
+                  temperature, mask, ignore_index, soft_cap, round_to, outside, in_place, inference_only)
     logprobs, entropies, _, _ = _outputs(logits, targets, asked)
     return logprobs, entropies
 
@@ -468,8 +474,8 @@ def logprobs_and_entropy(logits: torch.Tensor, targets: torch.Tensor, *, group: 
 def token_statistics(logits: torch.Tensor, targets: Optional[torch.Tensor] = None, *,
                      group: Optional[dist.ProcessGroup] = None, vocab_start_index: Optional[int] = None,
                      vocab_end_index: Optional[int] = None, temperature: Temperature = 1.0,
-                     mask: Optional[torch.Tensor] = None, ignore_index: Optional[int] = None,
-                     inference_only: bool = False, in_place: bool = False, checked_targets: bool = False,
+                     mask: Optional[torch.Tensor] = None, ignore_index: Optional[int] = IGNORED,
+                     inference_only: bool = False, in_place: bool = False, outside: str = "error",
                      soft_cap: Optional[float] = None, round_to: Optional[torch.dtype] = None) -> TokenStatistics:
     """All outputs of one pass over the logits; all are differentiable. Arguments as in logprobs_from_logits.
 
@@ -481,7 +487,7 @@ def token_statistics(logits: torch.Tensor, targets: Optional[torch.Tensor] = Non
     """
     outputs = ENTROPY | LOGSUMEXP | MEAN_LOGPROB | (0 if targets is None else LOGPROB)
     asked = Asked("token_statistics", outputs, group, vocab_start_index, vocab_end_index, None, temperature, mask,
-                  ignore_index, soft_cap, round_to, checked_targets, in_place, inference_only)
+                  ignore_index, soft_cap, round_to, outside, in_place, inference_only)
     return TokenStatistics(*_outputs(logits, targets, asked))
 
 
@@ -497,8 +503,8 @@ def logprobs_with_gradient(logits: torch.Tensor, targets: torch.Tensor, logprob_
                            entropy_grad: Optional[torch.Tensor] = None, *, in_place: bool = True,
                            group: Optional[dist.ProcessGroup] = None, vocab_start_index: Optional[int] = None,
                            vocab_end_index: Optional[int] = None, temperature: Temperature = 1.0,
-                           mask: Optional[torch.Tensor] = None, ignore_index: Optional[int] = None,
-                           checked_targets: bool = False, soft_cap: Optional[float] = None,
+                           mask: Optional[torch.Tensor] = None, ignore_index: Optional[int] = IGNORED,
+                           outside: str = "error", soft_cap: Optional[float] = None,
                            round_to: Optional[torch.dtype] = None) -> LogprobsWithGradient:
     """Log-probabilities and the gradient of the logits in one call, for upstream gradients that are known before:
     supervised fine-tuning, policy gradients at ratio 1. Without autograd; the caller continues backward:
@@ -517,7 +523,7 @@ def logprobs_with_gradient(logits: torch.Tensor, targets: torch.Tensor, logprob_
     """
     outputs = LOGPROB if entropy_grad is None else LOGPROB | ENTROPY
     asked = Asked("logprobs_with_gradient", outputs, group, vocab_start_index, vocab_end_index, None, temperature, mask,
-                  ignore_index, soft_cap, round_to, checked_targets, in_place)
+                  ignore_index, soft_cap, round_to, outside, in_place)
     return untraced(_with_gradient)(logits, targets, logprob_grad, entropy_grad, asked)
 
 
@@ -542,20 +548,57 @@ def _with_gradient(logits: Any, target: Any, logprob_grad: Any, entropy_grad: An
         gradients.logits_grad = batch.logits if options.in_place else _tensors.rows(gradient)
         return gradients, kept
 
-    work = _forward(logits, target, asked, True, None, prepared)
+    try:
+        work = _forward(logits, target, asked, True, None, prepared)
+    except Exception:  # of a target, for example: then both passes have run
+        if gradient is not None and asked.in_place:
+            torch.autograd.graph.increment_version(logits)
+        raise
     if work.options.in_place:
         torch.autograd.graph.increment_version(logits)
     return LogprobsWithGradient(work.outputs[0], work.outputs[1], gradient)  # type: ignore[arg-type]
 
 
+def check_targets() -> None:
+    """Raises InvalidArgument for the first target outside the vocabulary in a call with outside="error" on a GPU since
+    the last check, with its token: the cause of NaN among the results. The host waits for the GPU. Not collective.
+
+    Reports of clients that free_clients(), comm.close() or the least-recently-used order of the cache has freed are
+    lost. On CPUs the calls themselves raise.
+    """
+    for comm in (None, *known_comms()):
+        with _clients.lock_of(comm):
+            for key, client in _clients.of(comm).kept():
+                kind = key[0] if isinstance(key, tuple) else None
+                if kind in ("logprob", "lm_head"):
+                    try:
+                        call(library().bp_logprob_check if kind == "logprob" else library().bp_lm_head_check,
+                             client.value)
+                    except InvalidArgument as error:
+                        raise of_target("check_targets", error, comm) from None
+
+
+def _of_areal(tp_group: Optional[dist.ProcessGroup]) -> str:
+    """AReaL's treatment of labels outside the vocabulary."""
+    alone = not isinstance(tp_group, dist.ProcessGroup) or dist.get_world_size(tp_group) == 1
+    return "error" if alone else "mask"
+
+
 def gather_logprobs(logits: torch.Tensor, labels: torch.Tensor, temperature: Temperature = 1.0,
                     tp_group: Optional[dist.ProcessGroup] = None, chunk_size: int = 1024) -> torch.Tensor:
-    """logprobs_from_logits with AReaL's arguments. chunk_size has no effect."""
-    return logprobs_from_logits(logits, labels, group=tp_group, temperature=temperature, chunk_size=chunk_size)
+    """logprobs_from_logits with AReaL's arguments. chunk_size has no effect.
+
+    Labels outside the vocabulary, -100 among them, as in AReaL's function: without a group (or with one rank) they are
+    errors, as in torch.gather; with a group their log-probability is 0 and their gradient -p: mask them. None is
+    ignored; logprobs_from_logits has ignore_index.
+    """
+    return logprobs_from_logits(logits, labels, group=tp_group, temperature=temperature, chunk_size=chunk_size,
+                                ignore_index=None, outside=_of_areal(tp_group))
 
 
 def gather_logprobs_entropy(logits: torch.Tensor, labels: torch.Tensor, temperature: Temperature = 1.0,
                             tp_group: Optional[dist.ProcessGroup] = None,
                             chunk_size: int = 1024) -> Tuple[torch.Tensor, torch.Tensor]:
-    """logprobs_and_entropy with AReaL's arguments. chunk_size has no effect."""
-    return logprobs_and_entropy(logits, labels, group=tp_group, temperature=temperature)
+    """logprobs_and_entropy with AReaL's arguments. chunk_size has no effect. Labels as in gather_logprobs."""
+    return logprobs_and_entropy(logits, labels, group=tp_group, temperature=temperature, ignore_index=None,
+                                outside=_of_areal(tp_group))

@@ -376,11 +376,12 @@ def logit_range(logits: torch.Tensor, mask: Optional[torch.Tensor] = None) -> Ra
     read = _tensors.readable(logits.detach())
     batch = configured(library().bp_logprob_batch_init, _abi.bp_logprob_batch)
     batch.logits = _tensors.rows(read)
-    batch.tokens.mask, kept = _tensors.values(_tensors.token_mask(mask, None, None, tokens, device))
+    batch.tokens.mask, kept = _tensors.values(_tensors.token_mask(mask, tokens, device))
     structs = [_tensors.values(each)[0] for each in (least, largest)]
 
     def make() -> ctypes.c_void_p:
         config = configured(library().bp_logprob_config_init, _abi.bp_logprob_config, vocab=columns, max_tokens=most,
+                            targets=_abi.BP_TARGETS_MASK,
                             threads=torch.get_num_threads())
         return made(library().bp_logprob_create, _tensors.device_of(device), ctypes.byref(config))
 

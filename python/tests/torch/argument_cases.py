@@ -29,7 +29,7 @@ WRONG = {
     "chunk_size": ["a", 1.5, [4], -1],
     "vocab_start_index": ["a", 0.5, 3],
     "vocab_end_index": ["a", 0.5],
-    "checked_targets": ["no", None, 2, torch.ones(2)],
+    "outside": ["no", None, 2, True, torch.ones(2)],
     "inference_only": ["no", None, 2],
     "in_place": ["no", None, 0.5],
     "soft_cap": ["x", [1.0], 0.0, -1.0, float("nan"), torch.ones(2)],
@@ -49,7 +49,7 @@ def case_types_of_options(rank, ranks):
             begin = time.monotonic()
             expect(errors.InvalidArgument, lambda: L.logprobs_from_logits(logits, target, group=group, **wrong),
                    NAMES.get(name, name), *(() if rank == 0 or ranks == 1 else ("rank 0", )))
-            if name not in ("checked_targets", "in_place"):
+            if name != "in_place":
                 expect(errors.InvalidArgument, lambda: L.linear_logprobs(hidden, weight, target, group=group, **wrong),
                        NAMES.get(name, name), *(() if rank == 0 or ranks == 1 else ("rank 0", )))
             assert time.monotonic() - begin < AT_ONCE
@@ -139,7 +139,7 @@ def case_numbers_of_other_types(rank, ranks):
             given = dict(temperature=half, ignore_index=three) if rank == 0 else dict(temperature=0.5, ignore_index=3)
             assert torch.equal(L.logprobs_from_logits(logits, target, group=group, **given), wanted)
     assert torch.equal(L.logprobs_from_logits(logits, target, group=group, temperature=numpy.int64(1), in_place=0),
-                       L.logprobs_from_logits(logits, target, group=group, checked_targets=numpy.True_))
+                       L.logprobs_from_logits(logits, target, group=group, inference_only=numpy.True_))
 
 
 # ---- DTensors ------------------------------------------------------------------------------------------------------

@@ -91,13 +91,14 @@ def case_equal_bits(rank, ranks):
 def case_targets_outside(rank, ranks):
     begins = shares(ranks, False)
     mine = torch.randn(1, 3, 24, requires_grad=True)
-    lp = L.logprobs_from_logits(mine, torch.tensor([[0, begins[-1], -1]]), group=dist.group.WORLD)
+    target = torch.tensor([[0, begins[-1], -1]])
+    lp = L.logprobs_from_logits(mine, target, group=dist.group.WORLD, outside="mask")
     assert lp[0, 1] == 0 and lp[0, 2] == 0
     lp.sum().backward()
     assert (mine.grad[0, 1:] < 0).all()
-    expect(
-        errors.InvalidArgument, lambda: L.logprobs_from_logits(mine, torch.full(
-            (1, 3), begins[-1]), group=dist.group.WORLD, checked_targets=True), str(begins[-1]))
+    for outside in ("error", "check"):
+        expect(errors.InvalidArgument,
+               lambda: L.logprobs_from_logits(mine, target, group=dist.group.WORLD, outside=outside), str(begins[-1]))
 
 
 def case_head(rank, ranks):

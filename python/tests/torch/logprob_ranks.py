@@ -11,7 +11,8 @@ import traceback
 from datetime import timedelta
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-MODULES = ("logprob_cases", "cp_cases", "failure_cases", "loss_cases", "argument_cases", "function_cases")
+MODULES = ("logprob_cases", "cp_cases", "failure_cases", "loss_cases", "argument_cases", "function_cases",
+           "label_cases")
 SECONDS = 100  # for all cases of a number of ranks
 
 

@@ -42,7 +42,7 @@ def all_of(given):
 
 FUNCTIONS = {
     "logprobs_from_logits": lambda x, t, w: L.logprobs_from_logits(x * 2, t, temperature=0.7),
-    "masked": lambda x, t, w: L.logprobs_from_logits(x * 2, t, mask=t > 1, ignore_index=3, checked_targets=True),
+    "masked": lambda x, t, w: L.logprobs_from_logits(x * 2, t, mask=t > 1, ignore_index=3, outside="check"),
     "vocab_parallel_entropy": lambda x, t, w: L.vocab_parallel_entropy(x * 2, mask=t > 1),
     "logprobs_and_entropy": lambda x, t, w: sum(L.logprobs_and_entropy(x * 2, t)),
     "inference_only": lambda x, t, w: x.sum(-1) + L.logprobs_from_logits(x * 2, t, inference_only=True),
@@ -171,9 +171,9 @@ def test_traced_gradients(mode):
 
 
 def options(outputs, start=None, end=None, chunk=None, temperature=0.7, ignore_index=None, soft_cap=None,
-            round_to=None):
+            round_to=None, outside="error"):
     """Options of the operators, in the order of their schemas."""
-    return "test", outputs, "", start, end, chunk, temperature, ignore_index, soft_cap, round_to
+    return "test", outputs, "", start, end, chunk, temperature, ignore_index, soft_cap, round_to, outside
 
 
 def operators():
@@ -181,16 +181,16 @@ def operators():
     (x, t), w = batch(2, 6, requires_grad=True), table()
     plain, head, up, bias = x.detach(), w.detach(), torch.randn(2, 6), torch.randn(20, requires_grad=True)
     several, hot = torch.randint(0, 20, (2, 6, 3)), torch.rand(2, 6) + 0.5
-    no, some = (None, None), (False, True, False, False)
+    no, some = (None, None), (True, False, False)
     logits = L._logits_forward(plain, t, *no, *options(3), *some)[4:]
     states = lm_head._head_forward(plain, head, None, t, *no, *options(3), False, True, torch.float32)[4:]
     return {
         "both": (L._logits_forward, (x, t, *no, *options(3), *some)),
-        "mask": (L._logits_forward, (x, t, t > 3, None, *options(1, 0, 50, 4, 1.0, 3), True, True, False, False)),
+        "mask": (L._logits_forward, (x, t, t > 3, None, *options(1, 0, 50, 4, 1.0, 3, outside="check"), True, False, False)),
         "entropy": (L._logits_forward, (x, None, *no, *options(2), *some)),
         "several targets": (L._logits_forward, (x, several, None, hot, *options(15, soft_cap=5.0,
                                                                                 round_to=torch.bfloat16), *some)),
-        "no gradient": (L._logits_forward, (plain, t, *no, *options(1), True, False, False, False)),
+        "no gradient": (L._logits_forward, (plain, t, *no, *options(1), False, False, False)),
         "backward": (L._logits_backward, (up, up, None, None, plain, t, *no, *logits, *options(3), False)),
         "fp32 gradient": (L._logits_backward, (up, None, up, up, plain.bfloat16(), t, t > 3, None, *logits,
                                                *options(3), True)),
@@ -215,7 +215,7 @@ def test_operators(name):
 
 def test_second_derivatives():
     x, target = batch(2, 6, requires_grad=True)
-    both = L._logits_forward(x, target, None, None, *options(3), False, True, False, False)
+    both = L._logits_forward(x, target, None, None, *options(3), True, False, False)
     gradient, = torch.autograd.grad(both[0].sum(), x, create_graph=True)
     with pytest.raises(errors.Unsupported, match="differentiate once"):
         gradient.sum().backward()

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bucketpool import _abi  # noqa: E402
+from bucketpool import _abi, errors  # noqa: E402
 from bucketpool._library import call, configured, filled, made  # noqa: E402
 from bucketpool._library import logprob as library  # noqa: E402
 from bucketpool.torch import _tensors, cp  # noqa: E402
@@ -71,6 +71,32 @@ def test_in_place_rows(view, dtype):
     assert torch.equal(part, wanted)
     view(before).copy_(wanted)
     assert torch.equal(whole, before)
+
+
+@pytest.mark.parametrize("head", [False, True])
+def test_labels_outside(head):
+    """On GPUs NaN, without waiting, until check_targets(); other tokens have their results."""
+    target = torch.tensor([[1, 8, 3, -100]])
+    weight = torch.randn(8, 6)
+
+    def run(**options):
+        x = torch.randn(1, 4, 6 if head else 8, requires_grad=True)
+        lp = L.linear_logprobs(x, weight, target, **options) if head else L.logprobs_from_logits(x, target, **options)
+        return lp, torch.autograd.grad(lp.sum(), x)[0]
+
+    for outside in ("error", "check"):
+        if CUDA and outside == "error":
+            lp, gradient = run()
+            nan = torch.tensor([False, True, False, False])
+            assert torch.equal(lp[0].isnan(), nan) and torch.equal(gradient[0].isnan().all(-1), nan)
+            with pytest.raises(errors.InvalidArgument, match="token 1 has target 8, .* 8 ids"):
+                L.check_targets()
+        else:
+            with pytest.raises(errors.InvalidArgument, match="token 1 has target 8, .* 8 ids"):
+                run(outside=outside)
+        L.check_targets()
+    lp, gradient = run(outside="mask")
+    assert lp[0, 1] == 0 and gradient.isfinite().all() and (gradient[0, 3] == 0).all()
 
 
 def test_more_than_32_bit_logits():

@@ -172,7 +172,7 @@ static bp_status cublas_add_weight_grad(const cublas *c, const bp_product_work *
 static bp_status cublas_weight_grad(bp_products *products, const bp_product_work *w, bp_stream *stream)
 {
     const cublas *c = (cublas *)products;
-    if (w->mask.data == NULL)
+    if (w->mask.tokens.mask == NULL) /* the states of ignored tokens are finite (lm_head.h) */
         return cublas_add_weight_grad(c, w, stream);
     if (c->rows == NULL)
         return bp_fail(BP_ERR_UNSUPPORTED, "a weight gradient with a token mask needs CUDA kernels, which this "

@@ -35,7 +35,7 @@ typedef struct cuda_engine {
     const bp_cuda_kernel *gradient[DTYPES][DTYPES][FORM_COUNT];
     const bp_cuda_kernel *fused[DTYPES][DTYPES][FORM_COUNT];
     const bp_cuda_kernel *divergence[DTYPES], *divergence_gradient[DTYPES][DTYPES], *divergence_finish;
-    const bp_cuda_kernel *finish, *finish_bad;
+    const bp_cuda_kernel *finish;
     const bp_cuda_kernel *columns[DTYPES], *range[DTYPES];
     const bp_cuda_kernel *rearrange[WORD_SIZES];
     const bp_cuda_kernel *sums, *seed;
@@ -102,16 +102,6 @@ static int form_of_gradient(const bp_gradient_work *work)
     return work->entropy.data != NULL ? FORM_ENTROPY : FORM_PLAIN;
 }
 
-/* The kernel that records the value of a bad target runs after the one that finds the lowest bad token. */
-static bp_status launch_bad(const cuda_engine *engine, const bp_tokens_work *tokens, const bp_results_work *results,
-                            bp_stream *stream)
-{
-    const bp_finish_work work = {.tokens = *tokens, .results = *results};
-    if (results->bad == NULL || cuda_rows_of(tokens) == 0)
-        return BP_OK;
-    return launch_kernel(engine->finish_bad, 1, 1, 1, &work, stream);
-}
-
 /* Threads of a block, which takes a row. Warps of 16-bit logits fill a multiprocessor with 6 blocks of 4 or 8 blocks of 3: the latter may take
  * all rows of a small call in one wave, where the former leave a few for a second one. A wave takes as long as the tiles of one warp. */
 static uint32_t threads_of_forward(const cuda_engine *engine, const bp_forward_work *work)
@@ -129,16 +119,14 @@ static bp_status launch_forward(bp_engine *base, const bp_forward_work *work, bp
 {
     const cuda_engine *engine = (const cuda_engine *)base;
     const bp_cuda_kernel *kernel = engine->forward[dtype_place(work->logits.dtype)][form_of_forward(work)];
-    BP_TRY(launch_kernel(kernel, cuda_rows_of(&work->tokens), 1, threads_of_forward(engine, work), work, stream));
-    return work->partials != NULL ? BP_OK : launch_bad(engine, &work->tokens, &work->results, stream);
+    return launch_kernel(kernel, cuda_rows_of(&work->tokens), 1, threads_of_forward(engine, work), work, stream);
 }
 
 static bp_status launch_finish(bp_engine *base, const bp_finish_work *work, bp_stream *stream)
 {
     const cuda_engine *engine = (const cuda_engine *)base;
     const uint64_t rows = cuda_rows_of(&work->tokens);
-    BP_TRY(launch_kernel(engine->finish, blocks_for(rows, THREADS), 1, THREADS, work, stream));
-    return launch_bad(engine, &work->tokens, &work->results, stream);
+    return launch_kernel(engine->finish, blocks_for(rows, THREADS), 1, THREADS, work, stream);
 }
 
 static bp_status fail_dtypes(int32_t logits, int32_t gradient)
@@ -226,8 +214,7 @@ static bp_status launch_fused(bp_engine *base, const bp_fused_work *work, bp_str
         return launch_gradient(base, gradient, stream);
     }
     void *arguments[] = {(void *)work};
-    BP_TRY(rows == 0 ? BP_OK : bp_cuda_launch(kernel, &grid, arguments, stream));
-    return launch_bad(engine, &forward->tokens, &forward->results, stream);
+    return rows == 0 ? BP_OK : bp_cuda_launch(kernel, &grid, arguments, stream);
 }
 
 /* ---- divergences and sums -------------------------------------------------------------------------------------------- */
@@ -366,7 +353,6 @@ static bp_status cuda_engine_find_kernels_of(cuda_engine *engine, size_t in)
 static bp_status cuda_engine_find_kernels(cuda_engine *engine)
 {
     BP_TRY(find_kernel(engine->module, "bp_finish", &engine->finish));
-    BP_TRY(find_kernel(engine->module, "bp_finish_bad", &engine->finish_bad));
     BP_TRY(find_kernel(engine->module, "bp_divergence_finish", &engine->divergence_finish));
     engine->shared_bytes = UINT32_MAX;
     for (unsigned i = 0; i < WORD_SIZES; i++) {
@@ -452,10 +438,10 @@ bp_status bp_cuda_rows_copy(const bp_cuda_rows *rows, const bp_matrix *from, con
                          .rows = count,
                          .columns = columns};
     if (mask != NULL) {
-        work.mask = mask->data;
-        work.mask_batch_stride = mask->batch_stride;
-        work.mask_stride = mask->stride;
-        work.mask_count = mask->count;
+        work.mask = mask->tokens.mask;
+        work.mask_batch_stride = mask->tokens.mask_batch_stride;
+        work.mask_stride = mask->tokens.mask_stride;
+        work.mask_count = mask->tokens.sequence;
         work.mask_first = mask->first;
     }
     const bp_cuda_kernel *kernel = from->dtype == BP_DTYPE_FP32 ? rows->same_32 : rows->same_16;

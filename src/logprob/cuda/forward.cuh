@@ -56,12 +56,15 @@ BP_DEVICE void write_zeros(const bp_results_work &work, const place &at)
 BP_DEVICE void write_logprob(const bp_results_work &work, const bp_tokens_work &tokens, const place &at, uint32_t k,
                              float x, float max, double log_sum, float scale)
 {
-    const bool has_target = behind(target_of(tokens, at, k), work.vocab_first) < work.vocab;
+    const int64_t target = target_of(tokens, at, k);
+    const bool counts = bp_is_in_vocabulary(&tokens, target) != 0 && bp_is_ignored(&tokens, target) == 0;
+    const bool bad = bp_is_bad(&tokens, target) != 0;
     if (work.logprob.data != nullptr)
-        output_at(work.logprob, at, k) =
-            has_target ? static_cast<float>((static_cast<double>(x) - max) * scale - log_sum) : 0.0f;
-    if (work.bad != nullptr && !has_target)
-        lower(&work.bad->token, work.first_token + at.token);
+        output_at(work.logprob, at, k) = bad      ? NAN
+                                         : counts ? static_cast<float>((static_cast<double>(x) - max) * scale - log_sum)
+                                                  : 0.0f;
+    if (bad)
+        lower(tokens.bad, bp_bad_target(work.first_token + at.token, target, tokens.vocab_first));
 }
 
 /* x of target k; 0 if it is outside this shard. */
@@ -69,7 +72,7 @@ template <class X, form FORM>
 BP_DEVICE float target_logit(const bp_tokens_work &tokens, const bp_logits_work &logits, const place &at, uint32_t k,
                              const char *row)
 {
-    const uint64_t column = behind(target_of(tokens, at, k), logits.first);
+    const uint64_t column = bp_behind(target_of(tokens, at, k), logits.first);
     return column < logits.columns ? changed_by<FORM>(logits, value_at<X>(row + column * X::bytes)).x : 0;
 }
 
@@ -98,11 +101,12 @@ BP_DEVICE void finish_row(const bp_forward_work &work, const place &at, const su
                           shared_statistics &passed)
 {
     if (work.partials != nullptr) {
-        work.partials[at.token] = {all.max, all.sum, work.level >= BP_SUMS_WEIGHTED ? all.weighted : 0,
+        work.partials[at.token] = {all.max, has_bad_target(work.tokens, at) ? BP_SUM_BAD : all.sum,
+                                   work.level >= BP_SUMS_WEIGHTED ? all.weighted : 0,
                                    work.level >= BP_SUMS_TOTAL ? all.total : 0};
         return;
     }
-    const statistics made = statistics_of(all.max, all.sum, all.weighted, all.total, work.results.vocab);
+    const statistics made = statistics_of(all.max, all.sum, all.weighted, all.total, work.tokens.vocab);
     write_statistics(work.results, at, made, scale);
     passed = {made.log_sum, made.max, static_cast<float>(made.energy)};
 }
@@ -122,7 +126,7 @@ template <class X, form FORM> BP_DEVICE void make_forward(const bp_forward_work 
             continue;
         }
         const char *row = row_of<X>(work.logits, at);
-        const float scale = scale_of(work.tokens, at);
+        const float scale = checked_scale_of(work.tokens, at);
         sums all = no_sums();
         for (uint32_t begin = 0; begin < tiles; begin += BP_TILES_KEPT) {
             const uint32_t count = least(tiles - begin, BP_TILES_KEPT);
@@ -161,6 +165,14 @@ BP_DEVICE const bp_partial &partial_of(const bp_finish_work &work, uint32_t rank
     return reinterpret_cast<const bp_partial *>(of_rank)[token];
 }
 
+BP_DEVICE bool is_bad_on_a_rank(const bp_finish_work &work, uint64_t token)
+{
+    bool bad = false;
+    for (uint32_t rank = 0; rank < work.ranks; rank++)
+        bad = bad || partial_of(work, rank, token).sum == BP_SUM_BAD;
+    return bad;
+}
+
 BP_DEVICE statistics statistics_of_ranks(const bp_finish_work &work, uint64_t token, float scale)
 {
     float max = -INFINITY;
@@ -174,7 +186,7 @@ BP_DEVICE statistics statistics_of_ranks(const bp_finish_work &work, uint64_t to
         weighted += e != 0 ? e * (part.weighted + part.sum * d) : 0;
         total += part.total;
     }
-    return statistics_of(max, sum, weighted, total, work.results.vocab);
+    return statistics_of(max, sum, weighted, total, work.tokens.vocab);
 }
 
 /* The sum over ranks: 0 on all but one. */
@@ -200,30 +212,16 @@ BP_DEVICE void make_results(const bp_finish_work &work)
                 output_at(work.results.logprob, at, k) = 0;
             continue;
         }
-        const float scale = scale_of(work.tokens, at);
+        const bool bad = is_bad_on_a_rank(work, token);
+        const float scale = bad ? NAN : scale_of(work.tokens, at);
         const statistics made = statistics_of_ranks(work, token, scale);
         write_statistics(work.results, at, made, scale);
         for (uint32_t k = 0; k < work.tokens.targets; k++)
             write_logprob(work.results, work.tokens, at, k,
                           target_logit_of_ranks(work, token * work.tokens.targets + k), made.max, made.log_sum, scale);
-    }
-}
-
-/* Records the first bad value of the lowest bad token. If an earlier call recorded the same token, this call's value replaces it. */
-BP_DEVICE void note_bad_value(const bp_finish_work &work)
-{
-    const uint64_t token = work.results.bad->token - work.results.first_token;
-    if (token >= token_count(work.tokens))
-        return;
-    const place at = place_of(work.tokens, token);
-    if (is_masked(work.tokens, at))
-        return;
-    for (uint32_t k = 0; k < work.tokens.targets; k++) {
-        const int64_t target = target_of(work.tokens, at, k);
-        if (behind(target, work.results.vocab_first) >= work.results.vocab) {
-            work.results.bad->value = target;
-            return;
-        }
+        if (bad && !has_bad_target(work.tokens, at) && work.tokens.bad != nullptr)
+            lower(work.tokens.bad, bp_bad_target(work.results.first_token + token, target_of(work.tokens, at, 0),
+                                                 work.tokens.vocab_first));
     }
 }
 

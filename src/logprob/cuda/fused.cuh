@@ -171,7 +171,7 @@ template <class X, class Y, form FORM> BP_DEVICE void make_fused(const bp_fused_
             store_zero_tiles<X, Y>(mine, out);
             continue;
         }
-        const float scale = scale_of(work.tokens, at);
+        const float scale = checked_scale_of(work.tokens, at);
         const target_element target = target_of_thread<X>(work.tokens, logits, at, row, 0, columns);
         const float x = has_target ? target_logit<X, FORM>(work.tokens, logits, at, threadIdx.x, row) : 0;
         if (threadIdx.x == blockDim.x - 1) {
@@ -189,7 +189,7 @@ template <class X, class Y, form FORM> BP_DEVICE void make_fused(const bp_fused_
         if (has_target)
             write_logprob(work.results, work.tokens, *where, threadIdx.x, x, passed->max, passed->log_sum, scale);
         const row_state state = state_of<FORM>(*up, passed->max, static_cast<float>(passed->log_sum), passed->energy,
-                                               scale, both.gradient.vocab);
+                                               scale, work.tokens.vocab);
         store_tiles<X, Y, FORM>(
             logits, state, mine,
             out_of<Y>(both.gradient.out, *where, both.gradient.out_batch_stride, both.gradient.out_stride));

@@ -17,8 +17,11 @@ struct upstreams {
 template <form FORM> BP_DEVICE upstreams upstreams_of(const bp_gradient_work &work, const place &at)
 {
     upstreams sums = {};
-    for (uint32_t k = 0; k < work.tokens.targets; k++)
-        sums.logprob += upstream_at(work.logprob, at, k);
+    const bool ignores = work.tokens.ignores != 0 && work.tokens.targets > 1; /* a token with one target is masked */
+    for (uint32_t k = 0; k < work.tokens.targets; k++) {
+        if (!ignores || target_of(work.tokens, at, k) != work.tokens.ignored)
+            sums.logprob += upstream_at(work.logprob, at, k);
+    }
     if (FORM >= ENTROPY)
         sums.entropy = upstream_at(work.entropy, at, 0);
     if (FORM >= GENERAL) {
@@ -89,8 +92,8 @@ BP_DEVICE target_element target_of_thread(const bp_tokens_work &tokens, const bp
     if (threadIdx.x >= tokens.targets)
         return {UINT32_MAX, 0};
     const int64_t id = target_of(tokens, at, threadIdx.x);
-    const uint64_t column = behind(id, logits.first);
-    bool is_mine = column >= begin && column < end;
+    const uint64_t column = bp_behind(id, logits.first);
+    bool is_mine = column >= begin && column < end && bp_is_ignored(&tokens, id) == 0;
     BP_NO_UNROLL
     for (uint32_t k = 0; k < threadIdx.x && is_mine; k++)
         is_mine = target_of(tokens, at, k) != id;
@@ -113,7 +116,7 @@ BP_DEVICE void store_target(const bp_gradient_work &work, const place &at, const
     for (uint32_t k = 0; k < work.tokens.targets; k++)
         of_column += target_of(work.tokens, at, k) == id ? upstream_at(work.logprob, at, k) : 0;
     up.logprob -= of_column;
-    const row_state others = state_of<FORM>(up, max, log_sum, energy, scale, work.vocab);
+    const row_state others = state_of<FORM>(up, max, log_sum, energy, scale, work.tokens.vocab);
     const changed x = changed_by<FORM>(work.logits, target.logit);
     const float g = static_cast<float>(of_column) * scale, d = x.x - max, exponent = fmaf(d, scale, -log_sum);
     const float y[Y::in_word] = {fmaf(-g, expm1f(exponent), combined<FORM>(others, exp2_fast(exponent * LOG2_E), d)) *
@@ -316,7 +319,7 @@ template <form FORM> BP_DEVICE row_state saved_state(const bp_gradient_work &wor
     if (masked)
         return {};
     return state_of<FORM>(upstreams_of<FORM>(work, at), work.saved.max[at.token], work.saved.log_sum[at.token],
-                          FORM >= ENTROPY ? energy_of(work, at) : 0, scale_of(work.tokens, at), work.vocab);
+                          FORM >= ENTROPY ? energy_of(work, at) : 0, scale_of(work.tokens, at), work.tokens.vocab);
 }
 
 template <class Y, form FORM>

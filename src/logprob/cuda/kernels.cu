@@ -50,12 +50,6 @@ BP_KERNEL(2) bp_finish(BP_ARGUMENT bp_finish_work work)
     device::make_results(work);
 }
 
-/* A single thread, after the targets of a batch are checked. */
-BP_KERNEL(2) bp_finish_bad(BP_ARGUMENT bp_finish_work work)
-{
-    device::note_bad_value(work);
-}
-
 #define DIVERGENCE(x)                                                                                                  \
     BP_KERNEL(3) bp_divergence_##x(BP_ARGUMENT bp_divergence_work work)                                                \
     {                                                                                                                  \

@@ -34,17 +34,33 @@ BP_DEVICE int64_t offset_of(const place &at, int64_t batch_stride, int64_t strid
     return at.batch * batch_stride + at.position * stride;
 }
 
-BP_DEVICE bool is_masked(const bp_tokens_work &tokens, const place &at)
-{
-    return tokens.mask != nullptr && tokens.mask[offset_of(at, tokens.mask_batch_stride, tokens.mask_stride)] == 0;
-}
-
 BP_DEVICE int64_t target_of(const bp_tokens_work &tokens, const place &at, uint32_t k)
 {
     const int64_t offset =
         offset_of(at, tokens.target_batch_stride, tokens.target_stride) + static_cast<int64_t>(k) * tokens.target_step;
     return tokens.target_is_64 != 0 ? static_cast<const int64_t *>(tokens.target)[offset]
                                     : static_cast<const int32_t *>(tokens.target)[offset];
+}
+
+/* A token is also masked if all its targets are ignored. */
+BP_DEVICE bool is_masked(const bp_tokens_work &tokens, const place &at)
+{
+    if (tokens.mask != nullptr && tokens.mask[offset_of(at, tokens.mask_batch_stride, tokens.mask_stride)] == 0)
+        return true;
+    bool ignored = tokens.ignores != 0;
+    BP_NO_UNROLL
+    for (uint32_t k = 0; k < tokens.targets && ignored; k++)
+        ignored = target_of(tokens, at, k) == tokens.ignored;
+    return ignored;
+}
+
+BP_DEVICE bool has_bad_target(const bp_tokens_work &tokens, const place &at)
+{
+    bool bad = false;
+    BP_NO_UNROLL
+    for (uint32_t k = 0; k < tokens.targets && tokens.bad != nullptr; k++)
+        bad = bad || bp_is_bad(&tokens, target_of(tokens, at, k)) != 0;
+    return bad;
 }
 
 /* 1 / temperature; NaN outside the temperatures of logprob.h, so that everything made of it is NaN. */
@@ -56,6 +72,12 @@ BP_DEVICE float scale_of(const bp_tokens_work &tokens, const place &at)
     return t >= 1.2e-38f && t <= 8.5e37f ? 1 / t : NAN;
 }
 
+/* For forward passes: NaN also for a token with a bad target. */
+BP_DEVICE float checked_scale_of(const bp_tokens_work &tokens, const place &at)
+{
+    return has_bad_target(tokens, at) ? NAN : scale_of(tokens, at);
+}
+
 BP_DEVICE float &output_at(const bp_output_work &of, const place &at, uint32_t k)
 {
     return of.data[offset_of(at, of.batch_stride, of.stride) + static_cast<int64_t>(k) * of.step];
@@ -65,12 +87,6 @@ BP_DEVICE float upstream_at(const bp_upstream_work &of, const place &at, uint32_
 {
     return of.data != nullptr ? of.data[offset_of(at, of.batch_stride, of.stride) + static_cast<int64_t>(k) * of.step]
                               : 0;
-}
-
-/* Distance of an id from the first; at least the number of ids for any id outside them, without overflow. */
-BP_DEVICE uint64_t behind(int64_t id, int64_t first)
-{
-    return static_cast<uint64_t>(id) - static_cast<uint64_t>(first);
 }
 
 BP_DEVICE uint32_t column_count(const bp_logits_work &logits)

@@ -182,8 +182,8 @@ typedef struct row_results {
 } row_results;
 
 /* `partials`: of the row on each rank, `rank_bytes` apart. */
-static row_results finish_row(const bp_results_work *results, const bp_partial *partials, uint64_t rank_bytes,
-                              uint32_t ranks, float scale)
+static row_results finish_row(uint64_t vocab, const bp_partial *partials, uint64_t rank_bytes, uint32_t ranks,
+                              float scale)
 {
     double max = -INFINITY, sum = 0, weighted = 0, total = 0;
     for (uint32_t rank = 0; rank < ranks; rank++) {
@@ -207,7 +207,7 @@ static row_results finish_row(const bp_results_work *results, const bp_partial *
         .entropy = (float)(log_sum - energy),
         .energy = (float)energy,
         .logsumexp = (float)(max * scale + log_sum),
-        .mean_logprob = (float)((total / (double)results->vocab - max) * scale - log_sum),
+        .mean_logprob = (float)((total / (double)vocab - max) * scale - log_sum),
     };
 }
 
@@ -229,10 +229,12 @@ static void put_results(const bp_results_work *results, const bp_tokens_work *to
 static void put_logprob(const bp_results_work *results, const bp_tokens_work *tokens, uint64_t token, uint32_t k,
                         const row_results *row, double logit)
 {
-    const bool has_target =
-        bp_target_is_within(bp_token_target(tokens, token, k), results->vocab_first, results->vocab);
+    const int64_t target = bp_token_target(tokens, token, k);
+    const bool counts = bp_is_in_vocabulary(tokens, target) && !bp_is_ignored(tokens, target);
     bp_put_output(&results->logprob, tokens, token, k,
-                  has_target ? (float)((logit - row->max) * row->scale - row->log_sum) : 0);
+                  bp_is_bad(tokens, target) ? NAN
+                  : counts                  ? (float)((logit - row->max) * row->scale - row->log_sum)
+                                            : 0);
 }
 
 static void put_zeros(const bp_results_work *results, const bp_tokens_work *tokens, uint64_t token)
@@ -242,19 +244,29 @@ static void put_zeros(const bp_results_work *results, const bp_tokens_work *toke
         bp_put_output(&results->logprob, tokens, token, k, 0);
 }
 
-/* Records the first target outside the vocabulary. */
-static void note_bad_target(const bp_results_work *results, const bp_tokens_work *tokens)
+/* Records the lowest bad target of the token, or its first target, which is bad on another rank only. */
+static void note_bad_target(const bp_results_work *results, const bp_tokens_work *tokens, uint64_t token)
 {
-    bp_bad_target *bad = results->bad;
-    for (uint64_t i = 0; bad != NULL && i < bp_token_count(tokens) && results->first_token + i < bad->token; i++) {
-        for (uint32_t k = 0; k < tokens->targets && !bp_token_is_masked(tokens, i); k++) {
-            const int64_t target = bp_token_target(tokens, i, k);
-            if (!bp_target_is_within(target, results->vocab_first, results->vocab)) {
-                *bad = (bp_bad_target){results->first_token + i, target};
-                return;
-            }
-        }
+    uint64_t lowest = UINT64_MAX;
+    for (uint32_t k = tokens->targets; k-- > 0;) {
+        const int64_t target = bp_token_target(tokens, token, k);
+        if (bp_is_bad(tokens, target) || (k == 0 && lowest == UINT64_MAX))
+            lowest = bp_least_u64(lowest, bp_bad_target(results->first_token + token, target, tokens->vocab_first));
     }
+    uint64_t known = __atomic_load_n(tokens->bad, __ATOMIC_RELAXED);
+    while (lowest < known &&
+           !__atomic_compare_exchange_n(tokens->bad, &known, lowest, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
+
+static bool is_bad_on_a_rank(const bp_finish_work *work, uint64_t token)
+{
+    bool bad = false;
+    for (uint32_t rank = 0; rank < work->ranks && work->tokens.bad != NULL; rank++) {
+        const char *partials = (const char *)(work->partials + token);
+        bad = bad || ((const bp_partial *)(partials + rank * work->rank_bytes))->sum == BP_SUM_BAD;
+    }
+    return bad;
 }
 
 static void finish_rows(const void *context, uint64_t begin, uint64_t end)
@@ -266,8 +278,11 @@ static void finish_rows(const void *context, uint64_t begin, uint64_t end)
             put_zeros(&work->results, tokens, token);
             continue;
         }
-        const row_results row = finish_row(&work->results, work->partials + token, work->rank_bytes, work->ranks,
-                                           bp_token_scale(tokens, token));
+        const bool bad = is_bad_on_a_rank(work, token);
+        const row_results row = finish_row(tokens->vocab, work->partials + token, work->rank_bytes, work->ranks,
+                                           bad ? NAN : bp_token_scale(tokens, token));
+        if (bad)
+            note_bad_target(&work->results, tokens, token);
         put_results(&work->results, tokens, token, &row);
         for (uint32_t k = 0; k < tokens->targets; k++) {
             const char *logits = (const char *)(work->target_logits + token * tokens->targets + k);
@@ -282,7 +297,6 @@ static void finish_rows(const void *context, uint64_t begin, uint64_t end)
 void bp_host_finish(bp_host_team *team, const bp_finish_work *work)
 {
     bp_host_distribute(team, bp_token_count(&work->tokens), BP_PIECE_TOKENS, finish_rows, work);
-    note_bad_target(&work->results, &work->tokens);
 }
 
 /* ---- forward ------------------------------------------------------------------------------------------------------- */
@@ -294,15 +308,20 @@ static void end_row(const forward_job *job, uint64_t token, const char *row, con
     const bp_tokens_work *tokens = &work->tokens;
     const bp_logits_work *logits = &work->logits;
     row_results results = {0};
+    const bool bad = bp_token_bad_target(tokens, token) < tokens->targets;
     if (work->partials != NULL) {
         work->partials[token] = *partial;
+        if (bad)
+            work->partials[token].sum = BP_SUM_BAD;
     } else {
-        results = finish_row(&work->results, partial, 0, 1, bp_token_scale(tokens, token));
+        results = finish_row(tokens->vocab, partial, 0, 1, bp_token_checked_scale(tokens, token));
+        if (bad)
+            note_bad_target(&work->results, tokens, token);
         put_results(&work->results, tokens, token, &results);
     }
     for (uint32_t k = 0; k < tokens->targets; k++) {
         const int64_t target = bp_token_target(tokens, token, k);
-        const float logit = bp_target_is_within(target, logits->first, logits->columns)
+        const float logit = bp_behind(target, logits->first) < logits->columns
                                 ? value_at(job->team, logits, row, (uint64_t)target - (uint64_t)logits->first)
                                 : 0;
         float *kept = work->partials != NULL ? &work->target_logits[token * tokens->targets + k] : NULL;
@@ -346,7 +365,7 @@ static void reduce_row(const forward_job *job, uint64_t token)
         return;
     }
     const char *row = bp_logits_row(&work->tokens, &work->logits, token);
-    const float scale = bp_token_scale(&work->tokens, token);
+    const float scale = bp_token_checked_scale(&work->tokens, token);
     bp_partial partial = {0}, next;
     for (uint64_t tile = 0; tile < job->tiles; tile++) {
         reduce_tile(job, row, scale, tile, &next);
@@ -379,7 +398,7 @@ static void reduce_together(forward_job *job)
             continue;
         }
         job->row = bp_logits_row(&work->tokens, &work->logits, token);
-        job->scale = bp_token_scale(&work->tokens, token);
+        job->scale = bp_token_checked_scale(&work->tokens, token);
         bp_host_distribute(job->team, job->tiles, BP_PIECE_COLUMNS / BP_TILE_COLUMNS, reduce_tiles, job);
         bp_partial partial = {0};
         for (uint64_t tile = 0; tile < job->tiles; tile++)
@@ -409,8 +428,6 @@ void bp_host_forward(bp_host_team *team, const bp_forward_work *work)
     } else {
         bp_host_distribute(team, rows, bp_rows_of_piece(work->logits.columns), reduce_rows, &job);
     }
-    if (work->partials == NULL)
-        note_bad_target(&work->results, &work->tokens);
 }
 
 /* ---- the gradient -------------------------------------------------------------------------------------------------- */
@@ -450,11 +467,14 @@ static bool begin_gradient(gradient_job *job, uint64_t token)
     for (uint32_t k = 0; k < tokens->targets; k++) {
         const int64_t target = bp_token_target(tokens, token, k);
         target_element *element = &job->targets[k];
-        *element = (target_element){.column = -1, .upstream = bp_upstream_of(&work->logprob, tokens, token, k)};
-        of_targets += element->upstream;
-        if (!bp_target_is_within(target, logits->first, logits->columns))
+        *element = (target_element){.column = -1};
+        if (bp_is_ignored(tokens, target))
             continue;
-        element->column = (int64_t)((uint64_t)target - (uint64_t)logits->first);
+        element->upstream = bp_upstream_of(&work->logprob, tokens, token, k);
+        of_targets += element->upstream;
+        if (bp_behind(target, logits->first) >= logits->columns)
+            continue;
+        element->column = (int64_t)bp_behind(target, logits->first);
         element->logit = value_at(job->team, logits, job->row, (uint64_t)element->column);
     }
     const double of_mean = bp_upstream_of(&work->mean_logprob, tokens, token, 0);
@@ -465,7 +485,7 @@ static bool begin_gradient(gradient_job *job, uint64_t token)
         .scale = bp_token_scale(tokens, token),
         .factor = bp_upstream_of(&work->logsumexp, tokens, token, 0) - of_mean - of_targets,
         .entropy_grad = bp_upstream_of(&work->entropy, tokens, token, 0),
-        .everywhere = (float)(of_mean / (double)work->vocab),
+        .everywhere = (float)(of_mean / (double)tokens->vocab),
         .streams = job->streams,
     };
     return true;
@@ -592,5 +612,4 @@ void bp_host_fused(bp_host_team *team, const bp_fused_work *work)
     }
     const fused_job job = {forward_job_of(team, &work->forward), gradient_job_of(team, &work->gradient)};
     bp_host_distribute(team, rows, bp_rows_of_piece(work->forward.logits.columns), fuse_rows, &job);
-    note_bad_target(&work->forward.results, &work->forward.tokens);
 }

@@ -11,7 +11,7 @@
 #include "core/arith.h"
 #include "core/fail.h"
 #include "logprob/host/blas.h"
-#include "logprob/host/jobs.h"
+#include "logprob/host/rows.h"
 
 /* ---- rows of bf16 and fp16 as fp32 ------------------------------------------------------------------------------- */
 
@@ -153,15 +153,6 @@ typedef struct copying {
 
 #define COPY_ELEMENTS 65536u /* per piece of a thread */
 
-static bool row_counts(const bp_row_mask *mask, uint64_t row)
-{
-    if (mask == NULL)
-        return true;
-    const uint64_t at = mask->first + row;
-    const int64_t batch = (int64_t)(at / mask->count), token = (int64_t)(at % mask->count);
-    return mask->data[batch * mask->batch_stride + token * mask->stride] != 0;
-}
-
 static void copy_rows(const void *job, uint64_t begin, uint64_t end)
 {
     const copying *c = job;
@@ -169,7 +160,7 @@ static void copy_rows(const void *job, uint64_t begin, uint64_t end)
     for (uint64_t row = begin; row < end; row++) {
         const void *from = bp_matrix_row(c->from, row);
         void *to = (uint8_t *)c->to + row * c->columns * bytes;
-        if (!row_counts(c->mask, row))
+        if (c->mask != NULL && bp_token_is_masked(&c->mask->tokens, c->mask->first + row))
             memset(to, 0, c->columns * bytes);
         else if (c->widens)
             widen(c->from->dtype, from, c->columns, to);
@@ -204,7 +195,7 @@ static void *token_scratch(const blas *b, const bp_product_work *work)
 
 static const bp_row_mask *mask_of(const bp_product_work *work)
 {
-    return work->mask.data != NULL ? &work->mask : NULL;
+    return work->mask.tokens.mask != NULL || work->mask.tokens.ignores ? &work->mask : NULL;
 }
 
 /* fp32 rows to split. */

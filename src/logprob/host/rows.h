@@ -27,12 +27,6 @@ static inline int64_t bp_token_offset(const bp_tokens_work *tokens, uint64_t tok
     return (int64_t)(token / tokens->sequence) * batch_stride + (int64_t)(token % tokens->sequence) * stride;
 }
 
-static inline bool bp_token_is_masked(const bp_tokens_work *tokens, uint64_t token)
-{
-    return tokens->mask != NULL &&
-           tokens->mask[bp_token_offset(tokens, token, tokens->mask_batch_stride, tokens->mask_stride)] == 0;
-}
-
 static inline int64_t bp_token_target(const bp_tokens_work *tokens, uint64_t token, uint32_t k)
 {
     int64_t offset = bp_token_offset(tokens, token, tokens->target_batch_stride, tokens->target_stride) +
@@ -40,10 +34,25 @@ static inline int64_t bp_token_target(const bp_tokens_work *tokens, uint64_t tok
     return tokens->target_is_64 ? ((const int64_t *)tokens->target)[offset] : ((const int32_t *)tokens->target)[offset];
 }
 
-/* True if `target` is one of the `count` ids from `first`; any int64 is allowed. */
-static inline bool bp_target_is_within(int64_t target, int64_t first, uint64_t count)
+/* A token is also masked if all its targets are ignored. */
+static inline bool bp_token_is_masked(const bp_tokens_work *tokens, uint64_t token)
 {
-    return (uint64_t)target - (uint64_t)first < count;
+    if (tokens->mask != NULL &&
+        tokens->mask[bp_token_offset(tokens, token, tokens->mask_batch_stride, tokens->mask_stride)] == 0)
+        return true;
+    bool ignored = tokens->ignores != 0;
+    for (uint32_t k = 0; k < tokens->targets && ignored; k++)
+        ignored = bp_token_target(tokens, token, k) == tokens->ignored;
+    return ignored;
+}
+
+/* The number of the token's first bad target; `targets` if none is bad. */
+static inline uint32_t bp_token_bad_target(const bp_tokens_work *tokens, uint64_t token)
+{
+    uint32_t k = tokens->bad != NULL ? 0 : tokens->targets;
+    while (k < tokens->targets && !bp_is_bad(tokens, bp_token_target(tokens, token, k)))
+        k++;
+    return k;
 }
 
 /* 1 / temperature; NaN if that of the token is out of range. */
@@ -55,6 +64,12 @@ static inline float bp_token_scale(const bp_tokens_work *tokens, uint64_t token)
         tokens
             ->temperature[bp_token_offset(tokens, token, tokens->temperature_batch_stride, tokens->temperature_stride)];
     return isnormal(temperature) && temperature > 0 && isnormal(1 / temperature) ? 1 / temperature : NAN;
+}
+
+/* For forward passes: NaN also for a token with a bad target. */
+static inline float bp_token_checked_scale(const bp_tokens_work *tokens, uint64_t token)
+{
+    return bp_token_bad_target(tokens, token) < tokens->targets ? NAN : bp_token_scale(tokens, token);
 }
 
 static inline void bp_put_output(const bp_output_work *output, const bp_tokens_work *tokens, uint64_t token, uint32_t k,

@@ -144,7 +144,8 @@ bp_tokens_work tokens_work(const rows *logits)
                             .target_step = 1,
                             .targets = logits->targets_each,
                             .target_is_64 = 1,
-                            .scale = 1};
+                            .scale = 1,
+                            .vocab = logits->columns};
 }
 
 bp_logits_work logits_work(const rows *logits)
@@ -211,11 +212,10 @@ bool finished_are_equal(const finished *a, const finished *b)
            memcmp(a->energy, b->energy, bytes) == 0;
 }
 
-bp_results_work results_work(const finished *f, int32_t level, uint64_t vocab)
+bp_results_work results_work(const finished *f, int32_t level)
 {
     const int64_t count = f->tokens;
-    bp_results_work work = {.vocab = vocab,
-                            .logprob = {f->logprob, count * f->targets, f->targets, 1},
+    bp_results_work work = {.logprob = {f->logprob, count * f->targets, f->targets, 1},
                             .logsumexp = {f->logsumexp, count, 1, 0},
                             .saved = {f->max, f->log_sum, NULL}};
     if (level >= BP_SUMS_WEIGHTED) {
@@ -241,7 +241,7 @@ statistics new_statistics(const rows *logits)
 {
     statistics s = {.f = new_finished(logits->count, logits->targets_each)};
     bp_forward_work work = partials_work(logits, BP_SUMS_TOTAL, NULL, NULL);
-    work.results = results_work(&s.f, BP_SUMS_TOTAL, logits->columns);
+    work.results = results_work(&s.f, BP_SUMS_TOTAL);
     run_forward(&work, (grid){logits->count, 1, 128});
     s.g = random_upstream((size_t)logits->count * logits->targets_each);
     s.h = random_upstream(logits->count);
@@ -265,7 +265,6 @@ bp_gradient_work gradient_work(const rows *logits, const statistics *s, int32_t 
     bp_gradient_work work = {.tokens = tokens_work(logits),
                              .logits = logits_work(logits),
                              .saved = {s->f.max, s->f.log_sum, s->f.energy},
-                             .vocab = logits->columns,
                              .logprob = {s->g, count * targets, targets, 1},
                              .out = out->data,
                              .out_stride = out->stride,

@@ -55,7 +55,7 @@ finished new_finished(uint32_t tokens, uint32_t targets);
 void free_finished(finished *f);
 bool finished_are_equal(const finished *a, const finished *b);
 /* Of the results that need these sums. */
-bp_results_work results_work(const finished *f, int32_t level, uint64_t vocab);
+bp_results_work results_work(const finished *f, int32_t level);
 
 /* Statistics of the kernels' forward pass, and upstream gradients. */
 typedef struct statistics {

@@ -48,7 +48,7 @@ static void change(const pair *of, bp_tokens_work *tokens, bp_logits_work *logit
 static void make_statistics(const pair *of, const rows *logits, const finished *f)
 {
     bp_forward_work work = partials_work(logits, BP_SUMS_TOTAL, NULL, NULL);
-    work.results = results_work(f, BP_SUMS_PLAIN, logits->columns);
+    work.results = results_work(f, BP_SUMS_PLAIN);
     change(of, &work.tokens, &work.logits);
     run_forward(&work, (grid){ROWS, 1, 128});
 }

@@ -54,7 +54,7 @@ static void run_fused(const bp_fused_work *work, int32_t form, grid g, unsigned 
 static bp_fused_work fused_work(const rows *logits, const statistics *s, int32_t form, const rows *out)
 {
     bp_fused_work work = {partials_work(logits, form, NULL, NULL), gradient_work(logits, s, form, out)};
-    work.forward.results = results_work(&s->f, form, logits->columns);
+    work.forward.results = results_work(&s->f, form);
     work.gradient.saved = work.forward.results.saved;
     return work;
 }
@@ -95,7 +95,7 @@ static void any_part_of_a_row_may_be_kept(void **state)
         statistics s = new_statistics(&logits);
         finished results = new_finished(ROWS, logits.targets_each);
         bp_forward_work forward = partials_work(&logits, form, NULL, NULL);
-        forward.results = results_work(&results, form, widths[w]);
+        forward.results = results_work(&results, form);
         run_forward(&forward, (grid){ROWS, 1, 128});
         rows expected = empty_rows(PAIRS[p][1], ROWS, widths[w], 0, 0);
         make_gradient(&logits, &s, form, &expected, (grid){ROWS, 1, 128});

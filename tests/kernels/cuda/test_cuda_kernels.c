@@ -99,11 +99,11 @@ static void rows_of_any_length_are_summed(void **state)
     true_row expected = row_of(x, columns, 17, 1);
     finished f = new_finished(1, 1), again = new_finished(1, 1);
     bp_forward_work work = partials_work(&logits, BP_SUMS_WEIGHTED, NULL, NULL);
-    work.results = results_work(&f, BP_SUMS_WEIGHTED, columns);
+    work.results = results_work(&f, BP_SUMS_WEIGHTED);
     run_forward(&work, (grid){1, 1, 128});
     assert_true(is_near(f.logprob[0], expected.logprob));
     assert_true(is_near(f.entropy[0], expected.entropy));
-    work.results = results_work(&again, BP_SUMS_WEIGHTED, columns);
+    work.results = results_work(&again, BP_SUMS_WEIGHTED);
     run_forward(&work, (grid){1, 1, 64});
     assert_true(finished_are_equal(&again, &f));
     free_finished(&f);
@@ -153,11 +153,11 @@ static void results_need_no_partials(void **state)
         bp_forward_work work = partials_work(&logits, form, NULL, NULL);
         work.tokens.mask = mask;
         work.tokens.mask_stride = 1;
-        work.results = results_work(&direct, form, 5000);
+        work.results = results_work(&direct, form);
         run_forward(&work, (grid){2, 1, 128});
         bp_finish_work finish = {
             .tokens = work.tokens, .partials = partials, .target_logits = x, .ranks = 1, .results = work.results};
-        finish.results = results_work(&merged, form, 5000);
+        finish.results = results_work(&merged, form);
         work.partials = partials;
         work.target_logits = x;
         run_forward(&work, (grid){3, 1, 128});
@@ -199,7 +199,7 @@ static void ranks_are_merged(void **state)
                              .target_logits = ranks[0].targets,
                              .rank_bytes = sizeof *ranks,
                              .ranks = 3,
-                             .results = results_work(&f, BP_SUMS_TOTAL, 3000)};
+                             .results = results_work(&f, BP_SUMS_TOTAL)};
     run("bp_finish", (grid){1, 1, 128}, &finish);
     for (unsigned i = 0; i < ROWS; i++) {
         double x[3000], total = 0;
@@ -231,7 +231,7 @@ static void the_lowest_bad_target_is_recorded(void **state)
         int64_t target[TOKENS];
         uint8_t mask[TOKENS];
         uint32_t first = 100 + random_below(400);
-        bp_bad_target bad = {UINT64_MAX, -1};
+        uint64_t bad = UINT64_MAX;
         for (unsigned i = 0; i < TOKENS; i++) {
             target[i] = 100 + random_below(100);
             mask[i] = i != 50;
@@ -248,23 +248,20 @@ static void the_lowest_bad_target_is_recorded(void **state)
                                             .target_is_64 = 1,
                                             .mask = mask,
                                             .mask_stride = 1,
-                                            .scale = 1},
+                                            .scale = 1,
+                                            .vocab_first = 100,
+                                            .vocab = 100,
+                                            .bad = &bad},
                                  .partials = partials,
                                  .target_logits = x,
                                  .ranks = 1,
-                                 .results = results_work(&f, BP_SUMS_PLAIN, 100)};
-        finish.results.vocab_first = 100;
-        finish.results.bad = &bad;
+                                 .results = results_work(&f, BP_SUMS_PLAIN)};
         finish.results.first_token = FIRST;
         run("bp_finish", (grid){1 + round % 5, 1, 128}, &finish);
-        run("bp_finish_bad", (grid){1, 1, 1}, &finish);
-        assert_int_equal(bad.token, FIRST + first);
-        assert_int_equal(bad.value, values[round % 6]);
+        assert_true(bad == bp_bad_target(FIRST + first, values[round % 6], 100));
         target[first] = 100; /* valid in the second call */
         run("bp_finish", (grid){5, 1, 128}, &finish);
-        run("bp_finish_bad", (grid){1, 1, 1}, &finish);
-        assert_int_equal(bad.token, FIRST + first);
-        assert_int_equal(bad.value, values[round % 6]);
+        assert_true(bad == bp_bad_target(FIRST + first, values[round % 6], 100));
     }
     free_finished(&f);
 }
@@ -400,7 +397,7 @@ static void logits_are_rounded_capped_and_scaled(void **state)
         rows out = empty_rows(BP_DTYPE_FP32, ROWS, COLUMNS, 0, 0);
         bp_forward_work work = partials_work(&logits, BP_SUMS_TOTAL, NULL, NULL);
         bp_gradient_work backward = gradient_work(&logits, &s, BP_SUMS_TOTAL, &out);
-        work.results = results_work(&s.f, BP_SUMS_TOTAL, COLUMNS);
+        work.results = results_work(&s.f, BP_SUMS_TOTAL);
         work.logits.rounding = (int32_t)rounding;
         work.logits.cap = cap;
         work.tokens.temperature = temperatures;
@@ -441,7 +438,7 @@ static void temperatures_outside_their_range_make_nan(void **state)
     for (int32_t form = BP_SUMS_PLAIN; form <= BP_SUMS_TOTAL; form++) {
         bp_forward_work work = partials_work(&logits, form, NULL, NULL);
         bp_gradient_work backward = gradient_work(&logits, &s, form, &out);
-        work.results = results_work(&s.f, form, 500);
+        work.results = results_work(&s.f, form);
         work.tokens.temperature = backward.tokens.temperature = temperatures;
         work.tokens.temperature_stride = backward.tokens.temperature_stride = 1;
         run_forward(&work, (grid){6, 1, 128});

@@ -45,6 +45,7 @@ head_case random_case(uint64_t seed)
                    .by_token = random_up_to(&s, 1) != 0,
                    .gap = random_up_to(&s, 1) * random_up_to(&s, 5),
                    .broadcasts = random_up_to(&s, 3) == 0,
+                   .ignores = seed % 2 != 0,
                    .seed = next(&s)};
     c.grad_dtype = random_up_to(&s, 1) != 0 ? c.dtype : BP_DTYPE_FP32;
     return c;
@@ -115,7 +116,7 @@ double loss_of(const head_values *v)
     double loss = 0;
     for (uint64_t t = 0; t < v->tokens; t++) {
         double log_sum, entropy;
-        if (v->mask[t] == 0)
+        if (!v->kept[t])
             continue;
         double *row = row_of(v, t, &log_sum, &entropy);
         loss += v->upstream[t] * (is_known(v, t) ? row[v->target[t]] - log_sum : -log_sum);
@@ -140,24 +141,26 @@ head_values values_of(const head_case *c)
     }
     v.target = new_array(v.tokens, sizeof *v.target);
     v.mask = new_array(v.tokens, 1);
+    v.kept = new_array(v.tokens, sizeof *v.kept);
     for (uint64_t t = 0; t < v.tokens; t++) {
         v.target[t] = random_up_to(&s, 9) == 0 ? -100 : (int64_t)random_up_to(&s, c->vocab - 1);
         v.mask[t] = !c->has_mask || random_up_to(&s, 2) != 0;
+        v.kept[t] = v.mask[t] != 0 && !(c->ignores && v.target[t] == -100);
         if (c->broadcasts) {
             v.upstream[t] = v.upstream[0];
             v.other[t] = v.other[0];
         }
     }
     for (uint64_t t = 0; t < v.tokens; t++)
-        if (v.mask[t] != 0)
+        if (v.kept[t])
             check_token_row(&v, t);
     return v;
 }
 
 void free_values(head_values *v)
 {
-    void *arrays[] = {v->hidden, v->weight,  v->upstream, v->other,       v->before,     v->target,
-                      v->mask,   v->logprob, v->entropy,  v->hidden_grad, v->weight_grad};
-    for (int i = 0; i < 11; i++)
+    void *arrays[] = {v->hidden, v->weight,  v->upstream, v->other,       v->before,      v->target,
+                      v->mask,   v->logprob, v->entropy,  v->hidden_grad, v->weight_grad, v->kept};
+    for (int i = 0; i < 12; i++)
         free(arrays[i]);
 }

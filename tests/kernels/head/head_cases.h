@@ -19,6 +19,7 @@ typedef struct head_case {
     uint64_t seed;     /* of the values */
     bool broadcasts;   /* upstream gradients have stride 0 */
     bool masks_finite; /* hidden states of masked tokens are finite */
+    bool ignores;      /* targets of -100, which are otherwise outside the vocabulary */
 } head_case;
 
 /* Inputs and fp64 results of a case. Inputs fit bf16, so they are the same in all dtypes. */
@@ -30,6 +31,7 @@ typedef struct head_values {
     double *before;           /* initial contents of weight_grad */
     int64_t *target;
     uint8_t *mask;
+    bool *kept;                                            /* neither masked nor ignored */
     double *logprob, *entropy, *hidden_grad, *weight_grad; /* expected results */
 } head_values;
 

@@ -95,7 +95,7 @@ static void fill_tokens(head_tensors *t)
     int64_t batch_stride, stride;
     for (uint64_t token = 0; token < v->tokens; token++) {
         strides_of(c, c->hidden, &batch_stride, &stride);
-        for (uint64_t k = 0; k < c->hidden && (v->mask[token] != 0 || c->masks_finite); k++) /* otherwise poison */
+        for (uint64_t k = 0; k < c->hidden && (v->kept[token] || c->masks_finite); k++) /* otherwise poison */
             set(t->hidden + (place_of(c, token, batch_stride, stride) + k) * bytes_of(c->dtype), c->dtype,
                 v->hidden[token * c->hidden + k]);
         strides_of(c, 1, &batch_stride, &stride);
@@ -150,6 +150,8 @@ void describe(head_tensors *t)
     t->batch.tokens.target = values_at(c, t->target, false);
     t->batch.tokens.mask = values_at(c, c->has_mask ? t->mask : NULL, false);
     t->batch.tokens.temperature = c->temperature;
+    if (!c->ignores)
+        t->batch.tokens.ignore_index = BP_LOGPROB_IGNORE_NONE;
     t->outputs.logprob = values_at(c, t->logprob, false);
     t->outputs.entropy = values_at(c, c->has_entropy ? t->entropy : NULL, false);
     t->outputs.saved = t->saved;
@@ -308,5 +310,6 @@ bp_lm_head_config head_config_of(const head_case *c)
     config.vocab = c->vocab;
     config.dtype = c->dtype;
     config.chunk = c->chunk;
+    config.targets = BP_TARGETS_MASK; /* some are outside the vocabulary */
     return config;
 }

@@ -80,6 +80,8 @@ head_batch new_head_batch(const head_options *options)
                             .temperature = o->temperature,
                             .vocab_start = o->vocab_start,
                             .outside_in_16 = o->outside_in_16,
+                            .ignored_in_16 = o->ignored_in_16,
+                            .ignores_first = o->ignores_first,
                             .targets = o->targets,
                             .with_logsumexp = o->with_logsumexp,
                             .with_mean = o->with_mean,
@@ -143,6 +145,7 @@ bp_lm_head_config head_config_of(const head_batch *h, shard part)
     bp_lm_head_config_init(&config, sizeof config);
     config.max_tokens = h->o.batch * h->o.sequence;
     config.max_targets = h->tokens.o.targets;
+    config.targets = BP_TARGETS_MASK;
     config.hidden = h->o.hidden;
     config.vocab = part.end - part.first;
     config.vocab_start = (uint64_t)h->o.vocab_start + part.first;

@@ -16,7 +16,8 @@ typedef struct head_options {
     bool masked_is_nan; /* hidden states of masked tokens; otherwise large numbers */
     double temperature; /* 0: 1 */
     int64_t vocab_start;
-    uint32_t outside_in_16;
+    uint32_t outside_in_16, ignored_in_16;
+    bool ignores_first;
     int64_t chunk;
     uint32_t threads;
     bool partial; /* hidden_grad is not summed over ranks */

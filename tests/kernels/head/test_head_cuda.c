@@ -47,7 +47,7 @@ static void test_random(void **state)
         c.masks_finite = true;
         device_tensors w;
         begin_device_tensors(&w, device, &c, 0, c.vocab);
-        bp_lm_head *head = new_head(device, &c, BP_TARGETS_ANY);
+        bp_lm_head *head = new_head(device, &c, BP_TARGETS_MASK);
         for (int again = 0; again < 2; again++) {
             reset_device_tensors(&w);
             call(head, &w, again == 0 ? w.stream : NULL);
@@ -74,7 +74,7 @@ static void test_info(void **state)
 {
     (void)state;
     bp_device *device = new_cuda();
-    bp_lm_head *head = new_head(device, &some, BP_TARGETS_ANY);
+    bp_lm_head *head = new_head(device, &some, BP_TARGETS_MASK);
     const bp_lm_head_info info = *bp_lm_head_get_info(head);
     assert_string_equal(info.products, "cublas");
     assert_string_equal(info.kernels, "cuda");
@@ -102,9 +102,10 @@ static void replay(bp_device *device, bp_targets targets)
     bp_graph *graph = NULL;
     reset_device_tensors(&w);
     call(head, &w, w.stream);
-    assert_true(matches_reference(&w));
+    copy_device_tensors(&w, true);
     const uint64_t bits = bits_of(&w.here);
-    if (targets == BP_TARGETS_CHECKED) /* one target is bad */
+    assert_true(targets == BP_TARGETS_ERROR || matches_reference(&w)); /* a bad target makes its token NaN */
+    if (targets == BP_TARGETS_ERROR)
         assert_fails(bp_lm_head_check(head), BP_ERR_INVALID_ARGUMENT, "-100");
     assert_ok(bp_capture_begin(bp_lm_head_get_info(head)->pool, NULL, &capture));
     assert_ok(bp_graph_begin(w.stream));
@@ -118,7 +119,7 @@ static void replay(bp_device *device, bp_targets targets)
             call(head, &w, w.stream);
         else
             launch(capture, graph, w.stream);
-        if (targets == BP_TARGETS_CHECKED)
+        if (targets == BP_TARGETS_ERROR)
             assert_fails(bp_lm_head_check(head), BP_ERR_INVALID_ARGUMENT, "-100");
         copy_device_tensors(&w, true);
         assert_true(bits_of(&w.here) == bits);
@@ -133,8 +134,8 @@ static void test_captured(void **state)
 {
     (void)state;
     bp_device *device = new_cuda();
-    replay(device, BP_TARGETS_ANY);
-    replay(device, BP_TARGETS_CHECKED);
+    replay(device, BP_TARGETS_MASK);
+    replay(device, BP_TARGETS_ERROR);
     bp_device_destroy(&device);
 }
 
@@ -144,14 +145,16 @@ static void test_check_waits(void **state)
     (void)state;
     bp_device *device = new_cuda();
     device_tensors w;
-    begin_device_tensors(&w, device, &some, 0, some.vocab);
-    bp_lm_head *head = new_head(device, &some, BP_TARGETS_CHECKED);
+    head_case ignoring = some; /* the targets that would be bad */
+    ignoring.ignores = ignoring.masks_finite = true;
+    begin_device_tensors(&w, device, &ignoring, 0, some.vocab);
+    bp_lm_head *head = new_head(device, &ignoring, BP_TARGETS_ERROR);
     bp_stream *caller = w.stream, *other = NULL;
     assert_ok(bp_stream_create(device, "other", &other));
     for (int i = 0; i < 3; i++) {
         reset_device_tensors(&w);
         call(head, &w, caller);
-        assert_fails(bp_lm_head_check(head), BP_ERR_INVALID_ARGUMENT, "-100");
+        assert_ok(bp_lm_head_check(head));
         w.stream = other;
         assert_true(matches_reference(&w));
         w.stream = caller;
@@ -167,7 +170,7 @@ static void test_device_goes_first(void **state)
 {
     (void)state;
     bp_device *device = new_cuda();
-    bp_lm_head *head = new_head(device, &some, BP_TARGETS_ANY);
+    bp_lm_head *head = new_head(device, &some, BP_TARGETS_MASK);
     bp_device_destroy(&device);
     bp_lm_head_destroy(&head);
     assert_null(head);

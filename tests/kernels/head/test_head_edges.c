@@ -144,26 +144,38 @@ static void test_odd_strides(void **state)
     free_values(&v);
 }
 
-static void test_bad_targets(void **state)
+/* Also where the columns are taken in tiles. */
+static void check_bad_targets(uint64_t vocab)
 {
-    (void)state;
-    head_values v = values_of(&small);
+    head_case c = small;
+    c.vocab = vocab;
+    c.gap = 0;
+    head_values v = values_of(&c);
     for (uint64_t i = 0; i < v.tokens; i++)
-        v.target[i] = i == 7 || i == 9 ? 9 : 1;
-    head_tensors t = tensors_of(&v, 0, small.vocab);
-    bp_lm_head_config config = head_config_of(&small);
-    config.targets = BP_TARGETS_CHECKED;
+        v.target[i] = i == 7 || i == 9 ? (int64_t)vocab : 1;
+    head_tensors t = tensors_of(&v, 0, vocab);
+    bp_lm_head_config config = head_config_of(&c);
+    config.targets = BP_TARGETS_ERROR;
     bp_lm_head *head = new_head(&config);
-    assert_fails(bp_lm_head_forward(head, &t.batch, &t.outputs, NULL), BP_ERR_INVALID_ARGUMENT, "token 7");
+    assert_fails(bp_lm_head_forward(head, &t.batch, &t.outputs, NULL), BP_ERR_INVALID_ARGUMENT, "token 7 ");
     assert_ok(bp_lm_head_check(head));
     bp_stream *stream = NULL;
     assert_ok(bp_stream_create(device, "caller", &stream));
     assert_ok(bp_lm_head_forward(head, &t.batch, &t.outputs, stream));
-    assert_fails(bp_lm_head_check(head), BP_ERR_INVALID_ARGUMENT, "token 7");
+    assert_fails(bp_lm_head_check(head), BP_ERR_INVALID_ARGUMENT, "token 7 ");
+    for (uint64_t i = 0; i < v.tokens; i++)
+        assert_int_equal(isnan(((const float *)(const void *)t.logprob)[i]) != 0, i == 7 || i == 9);
     bp_stream_destroy(&stream);
     bp_lm_head_destroy(&head);
     free_tensors(&t);
     free_values(&v);
+}
+
+static void test_bad_targets(void **state)
+{
+    (void)state;
+    check_bad_targets(small.vocab);
+    check_bad_targets(5000);
 }
 
 static void test_refused_configs(void **state)

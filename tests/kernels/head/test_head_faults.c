@@ -158,7 +158,7 @@ static void test_creation_on_a_failing_device(void **state)
     faults f;
     bp_device *faulty = new_faulty(&f);
     bp_lm_head_config config = head_config_of(&small);
-    config.targets = BP_TARGETS_CHECKED;
+    config.targets = BP_TARGETS_ERROR;
     unsigned met = 0;
     for (unsigned nth = 1;; nth++, met++) {
         bp_lm_head *head = NULL;

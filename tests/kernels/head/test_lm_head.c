@@ -45,6 +45,7 @@ static void chunks_dtypes_and_entropies(void **state)
                                               .accumulate = variant == 1,
                                               .temperature = variant == 2 ? 0.6 : 1,
                                               .outside_in_16 = 2,
+                                              .ignored_in_16 = variant == 3 ? 5 : 0,
                                               .vocab_start = variant == 1 ? 700 : 0});
 }
 
@@ -89,7 +90,9 @@ static void random_heads_are_true(void **state)
                           .temperature = random_below(2) == 0 ? 0 : 0.5 + random_below(3),
                           .chunk = random_below(9),
                           .threads = random_below(3),
-                          .outside_in_16 = random_below(4)};
+                          .outside_in_16 = random_below(4),
+                          .ignored_in_16 = random_below(3) * 3,
+                          .ignores_first = random_below(2) == 0};
         o.grad_dtype = random_below(2) == 0 ? o.dtype : BP_DTYPE_FP32;
         if (round % 2 != 0) {
             o.targets = 1 + random_below(6);
@@ -102,6 +105,7 @@ static void random_heads_are_true(void **state)
         if (round % 8 == 7) { /* products of one term, exact in fp32: rounded alike */
             o.hidden = 1;
             o.dtype = BP_DTYPE_BF16;
+            o.grad_dtype = o.grad_dtype == BP_DTYPE_FP32 ? BP_DTYPE_FP32 : BP_DTYPE_BF16;
             o.biased = false;
             o.rounding = random_below(2) == 0 ? BP_DTYPE_BF16 : BP_DTYPE_FP16;
         }

@@ -132,7 +132,7 @@ static void defaults_are_as_written(void **state)
     assert_ok(bp_lm_head_config_init(&config, sizeof config));
     assert_true(config.chunk == 1024 && config.dtype == BP_DTYPE_BF16 && config.comm == NULL &&
                 config.vocab_start == 0);
-    assert_true(config.targets == BP_TARGETS_ANY && config.forward_only == 0 && config.partial_hidden_grad == 0);
+    assert_true(config.targets == BP_TARGETS_ERROR && config.forward_only == 0 && config.partial_hidden_grad == 0);
     assert_ok(bp_lm_head_batch_init(&call, sizeof call));
     assert_true(call.tokens.temperature == 1 && call.tokens.target_dtype == BP_DTYPE_INT64 &&
                 call.tokens.mask.data == NULL);
@@ -251,10 +251,10 @@ static void targets_outside_are_named(void **state)
     (void)state;
     bp_lm_head *checked = NULL;
     bp_lm_head_config config = head_config_of(&s.h, whole_shard(&s.h.tokens));
-    config.targets = BP_TARGETS_CHECKED;
+    config.targets = BP_TARGETS_ERROR;
     assert_ok(bp_lm_head_create(device, &config, &checked));
     static const int64_t bad[] = {100, -1, INT64_MIN, INT64_MAX};
-    static const char *const named[] = {"100", "-1", "-9223372036854775808", "9223372036854775807"};
+    static const char *const named[] = {"100", "-1", "-2147483648 or less", "2147483647 or more"};
     for (size_t i = 0; i < 4; i++) {
         put_whole(&s.h.tokens.target, 1, 3, bad[i]);
         assert_fails(bp_lm_head_forward(checked, &s.call, &s.outputs, NULL), BAD, "target", "8", named[i]);

@@ -341,7 +341,9 @@ static void try_mask(const desk *d, const task *t)
     assert_ok(bp_device_allocate(d->device, bytes, d->stream, &address));
     assert_ok(bp_stream_copy(d->stream, address, mask, bytes));
     assert_ok(bp_stream_synchronize(d->stream));
-    s.work.mask = (bp_row_mask){address, MASK_BATCH, MASK_STRIDE, COUNT, FIRST};
+    s.work.mask = (bp_row_mask){
+        .tokens = {.sequence = COUNT, .mask = address, .mask_batch_stride = MASK_BATCH, .mask_stride = MASK_STRIDE},
+        .first = FIRST};
     bp_status status = run_product(products, t->which, &s.work, d->stream);
     if (products->ops->place == NULL) {
         assert_int_equal(status, BP_ERR_UNSUPPORTED);

@@ -117,7 +117,8 @@ static bp_tokens_work tokens_work(const call *c)
                             .scale = c->o.scale,
                             .mask = c->o.with_mask ? c->mask : NULL,
                             .mask_batch_stride = all,
-                            .mask_stride = VALUE_STRIDE};
+                            .mask_stride = VALUE_STRIDE,
+                            .vocab = c->o.columns};
 }
 
 static void set_work(call *c)
@@ -134,8 +135,7 @@ static void set_work(call *c)
                                    .columns = c->o.columns,
                                    .dtype = (int32_t)public_dtype(c->o.dtype),
                                    .rounding = BP_DTYPE_FP32};
-    const bp_results_work results = {.vocab = c->o.columns,
-                                     .logprob = {c->logprob, all, VALUE_STRIDE, 0},
+    const bp_results_work results = {.logprob = {c->logprob, all, VALUE_STRIDE, 0},
                                      .entropy = {with_entropy ? c->entropy : NULL, all, VALUE_STRIDE, 0},
                                      .saved = saved};
     c->forward = (bp_forward_work){.tokens = tokens,
@@ -148,7 +148,6 @@ static void set_work(call *c)
     c->backward = (bp_gradient_work){.tokens = tokens,
                                      .logits = logits,
                                      .saved = saved,
-                                     .vocab = c->o.columns,
                                      .logprob = {c->logprob_grad, c->o.same_upstream ? 0 : all, apart, 0},
                                      .entropy = {with_entropy ? c->entropy_grad : NULL, all, VALUE_STRIDE, 0},
                                      .out = c->out,
@@ -169,7 +168,7 @@ static void set_work(call *c)
 
 call new_call(const call_options *options)
 {
-    call c = {.o = *options, .bad = {UINT64_MAX, 0}};
+    call c = {.o = *options, .bad = UINT64_MAX};
     uint64_t state = options->seed * 77 + 88172645463325252u, count = tokens_of(&c);
     size_t elements = (size_t)((int64_t)options->batch * batch_stride(&c));
     c.logits_bytes = elements * element_bytes(options->dtype);

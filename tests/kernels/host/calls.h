@@ -40,7 +40,7 @@ typedef struct call {
     size_t values; /* per tensor */
     bp_partial *partials;
     float *target_logits;
-    bp_bad_target bad;
+    uint64_t bad;
     bp_forward_work forward;
     bp_finish_work finish;
     bp_gradient_work backward;

@@ -126,9 +126,10 @@ static void test_shards(void **state)
             for (uint64_t i = 0; i < 11; i++)
                 targets[i] = (int64_t)((uint64_t)target_of(&c, i) + (uint64_t)first);
             c.finish.tokens.target = targets, c.finish.tokens.target_stride = 1;
+            c.finish.tokens.vocab_first = first;
             c.forward.tokens = c.backward.tokens = c.finish.tokens;
             c.finish.partials = ranks[0].partials, c.finish.target_logits = ranks[0].targets;
-            c.finish.rank_bytes = sizeof ranks[0], c.finish.ranks = 3, c.finish.results.vocab_first = first;
+            c.finish.rank_bytes = sizeof ranks[0], c.finish.ranks = 3;
             for (int rank = 0; rank < 3; rank++) {
                 uint64_t begin = rank > 0 ? ends[rank - 1] : 0;
                 bp_forward_work work = c.forward;
@@ -171,17 +172,15 @@ static void test_bad_targets(void **state)
         ((int64_t *)c.targets)[offset] = token == 40 || token == 431 ? INT64_MIN : token == 500 ? 10 : 9;
         c.mask[offset] = token != 40; /* masked: not checked */
     }
-    c.finish.results.bad = &c.bad;
+    c.forward.tokens.bad = c.finish.tokens.bad = &c.bad;
     run_call(&k, &c);
-    assert_int_equal(c.bad.token, 431);
-    assert_true(c.bad.value == INT64_MIN);
+    assert_true(c.bad == bp_bad_target(431, INT64_MIN, 0));
     ((int64_t *)c.targets)[601 + 2 * 131] = 3; /* token 431; the first recorded one stays */
     run_call(&k, &c);
-    assert_int_equal(c.bad.token, 431);
-    c.bad.token = UINT64_MAX;
+    assert_true(c.bad == bp_bad_target(431, INT64_MIN, 0));
+    c.bad = UINT64_MAX;
     run_call(&k, &c);
-    assert_int_equal(c.bad.token, 500);
-    assert_true(c.bad.value == 10);
+    assert_true(c.bad == bp_bad_target(500, 10, 0));
     end_call(&c);
     close_kit(&k);
 }

@@ -34,6 +34,8 @@ static double random_logit(const batch_options *o)
 static int64_t random_target(const batch_options *o)
 {
     int64_t first = o->vocab_start, end = first + (int64_t)o->columns;
+    if (o->ignored_in_16 != 0 && random_below(16) < o->ignored_in_16)
+        return o->ignores_first ? first : BP_LOGPROB_IGNORED;
     if (random_below(16) >= o->outside_in_16)
         return first + random_below((uint32_t)o->columns);
     const int64_t outside[] = {first - 1, end, end + 1000, -100, INT32_MIN, INT32_MAX};
@@ -49,6 +51,15 @@ void put_logit(batch *b, uint64_t i, uint64_t s, uint64_t column, double value)
     memcpy(b->original + at, b->logits.memory + at, b->logits.element);
 }
 
+static void fill_targets(batch *b, uint64_t i, uint64_t s)
+{
+    for (uint32_t k = 0; k < b->o.targets; k++) {
+        put_whole_k(&b->target, i, s, k, random_target(&b->o));
+        if (k > 0 && random_below(4) == 0) /* the same target again */
+            put_whole_k(&b->target, i, s, k, whole_k(&b->target, i, s, k - 1));
+    }
+}
+
 static void fill_row(batch *b, uint64_t i, uint64_t s)
 {
     const batch_options *o = &b->o;
@@ -58,11 +69,8 @@ static void fill_row(batch *b, uint64_t i, uint64_t s)
         put_element(row, o->dtype, (int64_t)v, random_logit(o));
         x[v] = element_at(row, o->dtype, (int64_t)v);
     }
-    for (uint32_t k = 0; k < o->targets; k++) {
-        put_whole_k(&b->target, i, s, k, random_target(o));
-        if (k > 0 && random_below(4) == 0) /* the same target again */
-            put_whole_k(&b->target, i, s, k, whole_k(&b->target, i, s, k - 1));
-    }
+    if (o->ignored_in_16 == 0)
+        fill_targets(b, i, s);
     if (is_masked(b, i, s) && !o->upstream.repeated)
         return; /* must be ignored */
     for (uint32_t k = 0; k < o->targets; k++)
@@ -118,7 +126,10 @@ batch new_batch(const batch_options *options)
     b.original = malloc(b.logits.bytes);
     if (b.saved == NULL || b.x == NULL || b.original == NULL)
         abort();
-    fill_mask(&b); /* separate pass, because tokens may share an element */
+    fill_mask(&b); /* separate passes, because tokens may share an element */
+    for (uint64_t i = 0; i < o->batch && o->ignored_in_16 != 0; i++)
+        for (uint64_t s = 0; s < o->sequence; s++)
+            fill_targets(&b, i, s);
     for (uint64_t i = 0; i < o->batch; i++)
         for (uint64_t s = 0; s < o->sequence; s++)
             fill_row(&b, i, s);
@@ -154,7 +165,35 @@ uint64_t token_count(const batch *b)
 
 bool is_masked(const batch *b, uint64_t i, uint64_t s)
 {
-    return b->o.masked && *(const uint8_t *)row_at(&b->mask, i, s) == 0;
+    bool masked = b->o.ignored_in_16 != 0;
+    for (uint32_t k = 0; k < b->o.targets && masked; k++)
+        masked = is_ignored(b, i, s, k);
+    return masked || (b->o.masked && *(const uint8_t *)row_at(&b->mask, i, s) == 0);
+}
+
+bool is_ignored(const batch *b, uint64_t i, uint64_t s, uint32_t k)
+{
+    const int64_t ignored = b->o.ignores_first ? b->o.vocab_start : BP_LOGPROB_IGNORED;
+    return b->o.ignored_in_16 != 0 && whole_k(&b->target, i, s, k) == ignored;
+}
+
+bool is_bad(const batch *b, uint64_t i, uint64_t s)
+{
+    bool bad = false;
+    for (uint32_t k = 0; k < b->o.targets && b->o.strict && !is_masked(b, i, s); k++) {
+        const int64_t column = target_column(b, i, s, k);
+        bad = bad || (!is_ignored(b, i, s, k) && (column < 0 || column >= (int64_t)b->o.columns));
+    }
+    return bad;
+}
+
+bool has_bad(const batch *b)
+{
+    bool bad = false;
+    for (uint64_t i = 0; i < b->o.batch; i++)
+        for (uint64_t s = 0; s < b->o.sequence; s++)
+            bad = bad || is_bad(b, i, s);
+    return bad;
 }
 
 double logit_at(const batch *b, uint64_t i, uint64_t s, uint64_t column)
@@ -167,6 +206,8 @@ double logit_at(const batch *b, uint64_t i, uint64_t s, uint64_t column)
 
 int64_t target_column(const batch *b, uint64_t i, uint64_t s, uint32_t k)
 {
+    if (is_ignored(b, i, s, k))
+        return -1;
     /* wraps around for the smallest targets, far from any column */
     return (int64_t)((uint64_t)whole_k(&b->target, i, s, k) - (uint64_t)b->o.vocab_start);
 }
@@ -191,6 +232,8 @@ true_upstream upstream_of(const batch *b, uint64_t i, uint64_t s, int64_t column
                         .logsumexp = b->o.with_logsumexp ? upstream_at(&b->logsumexp_grad, i, s) : 0,
                         .mean = b->o.with_mean ? upstream_at(&b->mean_logprob_grad, i, s) : 0};
     for (uint32_t k = 0; k < b->o.targets && !b->o.without_logprob; k++) {
+        if (is_ignored(b, i, s, k))
+            continue;
         up.all += value_of(&b->logprob_grad, i, s, k);
         up.here += target_column(b, i, s, k) == column ? value_of(&b->logprob_grad, i, s, k) : 0;
     }
@@ -250,6 +293,10 @@ bp_logprob_batch call_of(const batch *b, shard part)
     call.tokens.targets = b->o.targets;
     call.tokens.soft_cap = (float)b->o.soft_cap;
     call.tokens.rounding = b->o.rounding;
+    if (b->o.ignored_in_16 == 0)
+        call.tokens.ignore_index = BP_LOGPROB_IGNORE_NONE;
+    else if (b->o.ignores_first)
+        call.tokens.ignore_index = b->o.vocab_start;
     if (b->o.heated)
         call.tokens.temperatures = values_of(&b->temperatures);
     return call;
@@ -302,6 +349,7 @@ bp_logprob *new_client(bp_device *device, const batch *b, uint32_t kernels, uint
     config.vocab_start = (uint64_t)b->o.vocab_start;
     config.kernels = kernels;
     config.threads = threads;
+    config.targets = b->o.strict ? BP_TARGETS_ERROR : BP_TARGETS_MASK;
     assert_ok(bp_logprob_create(device, &config, &client));
     return client;
 }
@@ -310,7 +358,7 @@ void run_forward(bp_logprob *client, const batch *b)
 {
     bp_logprob_batch call = call_of(b, whole_shard(b));
     bp_logprob_outputs outputs = outputs_of(b);
-    assert_ok(bp_logprob_forward(client, &call, &outputs, NULL));
+    assert_int_equal(bp_logprob_forward(client, &call, &outputs, NULL), has_bad(b) ? BP_ERR_INVALID_ARGUMENT : BP_OK);
 }
 
 void run_backward(bp_logprob *client, const batch *b)
@@ -327,7 +375,8 @@ void run_fused(bp_logprob *client, const batch *b)
     bp_logprob_gradients gradients = gradients_of(b, whole_shard(b));
     gradients.saved = NULL;
     gradients.saved_bytes = 0;
-    assert_ok(bp_logprob_forward_backward(client, &call, &outputs, &gradients, NULL));
+    assert_int_equal(bp_logprob_forward_backward(client, &call, &outputs, &gradients, NULL),
+                     has_bad(b) ? BP_ERR_INVALID_ARGUMENT : BP_OK);
 }
 
 void check_both(bp_logprob *client, batch *b)

@@ -19,6 +19,9 @@ typedef struct batch_options {
     double spread, offset;              /* of logits; 0: a spread of 4 */
     int64_t vocab_start;
     uint32_t outside_in_16; /* of 16 targets, how many are outside the vocabulary */
+    uint32_t ignored_in_16; /* of 16 targets, how many are ignored; 0: ignore_index is none */
+    bool ignores_first;     /* the ignored id is the vocabulary's first, not -100 */
+    bool strict;            /* BP_TARGETS_ERROR; otherwise BP_TARGETS_MASK */
     uint32_t targets;       /* of a token; 0: 1 */
     bool with_logsumexp, with_mean;
     bool heated; /* a temperature for each token */
@@ -46,12 +49,16 @@ void put_logit(batch *b, uint64_t i, uint64_t s, uint64_t column, double value);
 /* Restores overwritten logits. */
 void restore_logits(batch *b);
 uint64_t token_count(const batch *b);
-bool is_masked(const batch *b, uint64_t i, uint64_t s);
+bool is_masked(const batch *b, uint64_t i, uint64_t s); /* or all targets are ignored */
+bool is_ignored(const batch *b, uint64_t i, uint64_t s, uint32_t k);
+/* A target outside the vocabulary makes the token NaN. */
+bool is_bad(const batch *b, uint64_t i, uint64_t s);
+bool has_bad(const batch *b);
 /* Of the first target. */
 true_row truth_of(const batch *b, uint64_t i, uint64_t s);
 /* A logit of the reference, rounded and capped. */
 double logit_at(const batch *b, uint64_t i, uint64_t s, uint64_t column);
-/* The column of target k; outside of the vocabulary for others. */
+/* The column of target k; outside of the vocabulary for others, and for ignored ones. */
 int64_t target_column(const batch *b, uint64_t i, uint64_t s, uint32_t k);
 /* Upstream gradients of a token for a column. */
 true_upstream upstream_of(const batch *b, uint64_t i, uint64_t s, int64_t column);

@@ -22,6 +22,8 @@ static bool output_is_true(const batch *b, const char *name, const view *v, uint
                            double expected, double slack)
 {
     const double value = value_of(v, i, s, k);
+    if (is_bad(b, i, s) && !(v == &b->logprob && is_ignored(b, i, s, k)))
+        return isnan(value) || complain(b, name, i, s, value, NAN);
     if (is_masked(b, i, s) ? value == 0 : is_near(value, expected) || is_within(value, expected, slack))
         return true;
     return complain(b, name, i, s, value, expected);
@@ -114,6 +116,8 @@ static bool gradient_row_is_true(const batch *b, uint64_t i, uint64_t s, shard p
             expected = gradient_of_all(&row, logit_at(b, i, s, v), &up);
             slack = slack_of_all(&row, logit_at(b, i, s, v), &up, b->o.grad_dtype);
         }
+        if (is_bad(b, i, s))
+            expected = NAN;
         if (!is_within(value, expected, slack) && !has_overflowed(b->o.grad_dtype, value, expected, slack)) {
             fprintf(stderr,
                     "column %llu, slack %.3g, logit %.9g, upstream %.9g (here %.9g), entropy %.9g, logsumexp %.9g, "

@@ -41,6 +41,7 @@ static bool make_client(bp_device *device, bp_comm *comm, const batch *b, shard 
     config.comm = comm;
     config.kernels = kernels;
     config.threads = 1;
+    config.targets = b->o.strict ? BP_TARGETS_ERROR : BP_TARGETS_MASK;
     if (!OK(bp_logprob_create(device, &config, client)))
         return false;
     const bp_logprob_info *info = bp_logprob_get_info(*client);
@@ -217,7 +218,7 @@ bool bad_shards_are_refused(bp_device *device, bp_comm *comm)
     config.max_tokens = rank == last ? 11 : 10;
     good = is_refused(device, &config, BP_ERR_MISMATCH, words, "different max_tokens") && good;
     config = good_config(comm);
-    config.targets = rank == last ? BP_TARGETS_CHECKED : BP_TARGETS_ANY;
+    config.targets = rank == last ? BP_TARGETS_MASK : BP_TARGETS_ERROR;
     good = is_refused(device, &config, BP_ERR_MISMATCH, words, "other targets") && good;
     config = good_config(comm);
     config.max_tokens = rank == last ? 0 : 10;
