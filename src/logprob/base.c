@@ -325,9 +325,14 @@ static bp_status give_bad(bp_base *base, bp_stream *stream, bp_status status)
     return status == BP_OK ? given : status;
 }
 
-/* Returns the recorded target and clears the record. */
+/* Returns the recorded target and clears the record. On the host without work for the stream, whose thread would have to wake. */
 static bp_status read_bad(bp_base *base, uint64_t *bad)
 {
+    if (base->keeps_bad) {
+        BP_TRY(bp_stream_synchronize(base->own));
+        *bad = __atomic_exchange_n(base->bad, UINT64_MAX, __ATOMIC_RELAXED);
+        return BP_OK;
+    }
     BP_TRY(bp_stream_copy(base->own, bad, base->bad, sizeof *bad));
     BP_TRY(bp_stream_synchronize(base->own));
     if (*bad == UINT64_MAX)
