@@ -263,7 +263,7 @@ static void test_launched_graphs(void **state)
 static void test_invalid_targets(void **state)
 {
     (void)state;
-    batch_options options = {.batch = 2, .sequence = 30, .columns = 100};
+    batch_options options = {.batch = 2, .sequence = 30, .columns = 100, .strict = true};
     batch b = new_batch(&options);
     bp_logprob_config config;
     bp_logprob *client = NULL;
@@ -277,6 +277,8 @@ static void test_invalid_targets(void **state)
     forward_part(client, &t, 0, 30);
     assert_fails(bp_logprob_check(client), BP_ERR_INVALID_ARGUMENT, "11", "100");
     assert_ok(bp_logprob_check(client));
+    copy_to_host(&t);
+    assert_true(outputs_are_true(&b)); /* NaN for both tokens */
     bp_logprob_destroy(&client);
     free_device_batch(&t);
     free_batch(&b);
