@@ -39,6 +39,9 @@ PACKAGES = ["typing-extensions", "sympy", "mpmath", "networkx", "jinja2", "marku
             # DeepSpeed, without compiled operators, and what it imports: 34 MB unpacked, 10 s
             "deepspeed==0.19.8", "hjson", "msgpack", "py-cpuinfo", "pydantic==2.14.4", "pydantic-core==2.50.5", "annotated-types",
             "typing-inspection"]
+# Releases whose functions bucketpool.torch.adopt replaces (python/tests/torch/adopt_releases.py), without what they need: 9 MB. In
+# a folder beside the environment's packages, where others do not find them.
+RELEASES = ["trl==1.16.0", "skyrl==0.3.0", "areal==1.0.4", "verl==0.9.1", "liger-kernel==0.8.5", "megatron-core==0.16.1"]
 # Libraries that PyTorch is linked to, by soname: the package that has it, and its download size in MB. The machine's libraries are
 # preferred; a package brings the release that PyTorch was built with (the requirements of torch 2.11.0 and of cuda-toolkit 13.0.2).
 LIBRARIES = {
@@ -113,9 +116,9 @@ def site_packages():
     return glob.glob(os.path.join(VENV, "lib", "python3*", "site-packages"))[0]
 
 
-def pip_install(packages):
+def pip_install(packages, *options):
     code, output = run([PYTHON, "-m", "pip", "install", "--no-deps", "--retries", "1", "--disable-pip-version-check",
-                        "--progress-bar", "off", *packages])
+                        "--progress-bar", "off", *options, *packages])
     if code != 0:
         raise Impossible(f"pip cannot install {packages[0]} and what goes with it: {reason_of(output)}")
 
@@ -177,6 +180,24 @@ def environment():
     install()
     with open(mark, "w", encoding="utf-8") as file:
         file.write(key)
+
+
+def install_releases():
+    """The tests that need them are skipped without."""
+    folder = os.path.join(VENV, "releases")
+    mark = os.path.join(folder, "packages")
+    if os.path.exists(mark):
+        with open(mark, encoding="utf-8") as file:
+            if file.read() == json.dumps(RELEASES):
+                return
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        pip_install(RELEASES, "--no-compile", "--target", folder)
+    except Impossible as reason:
+        print(f"torch: tests of bucketpool.torch.adopt are skipped: {reason}", flush=True)
+        return
+    with open(mark, "w", encoding="utf-8") as file:
+        file.write(json.dumps(RELEASES))
 
 
 # ---- the library and the tests -----------------------------------------------------------------------------------------
@@ -243,6 +264,7 @@ def main():
         pass
     try:
         environment()
+        install_releases()
     except Impossible as reason:
         print(f"./check --torch is skipped: {reason}")
         return 77

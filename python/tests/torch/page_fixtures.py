@@ -46,6 +46,13 @@ def micro_batches_of_a_rank(cp_group):
     return batches, torch.nn.Sequential(torch.nn.Embedding(32, 8), torch.nn.Linear(8, 32))
 
 
+def released_trl():
+    """The released TRL is importable."""
+    import adopt_releases
+
+    adopt_releases.trl()
+
+
 @functools.lru_cache(maxsize=None)
 def without_gpus():
     """From now on fully_shard_model works on a CPU, as one of 64 ranks of the fake process group."""
