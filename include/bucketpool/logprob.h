@@ -32,8 +32,8 @@
  * - An ignored target has the log-probability 0 and no gradient. A token whose targets are all ignored is a masked row:
  *   it is not read, and its outputs and gradient are 0.
  * - Any other target outside the vocabulary makes its token NaN, outputs and gradient, and is reported (bp_targets).
- *   With BP_TARGETS_MASK its log-probability is 0, with the gradient -p / T, as in the vocabulary-parallel functions of
- *   Megatron-LM, SkyRL and AReaL.
+ *   With BP_TARGETS_MASK its log-probability is 0, with the gradient -p / T, as in SkyRL's
+ *   vocabulary-parallel functions.
  * - A row with NaN or +inf, or with only -inf, has NaN as outputs and gradients, except for log-probabilities that are 0
  *   by the lines above. A soft cap makes infinite logits finite.
  * - If x - M exceeds fp32 (logits of 2e38 and -2e38), p is 0. Results beyond their dtype are infinite. mean_logprob adds

@@ -62,14 +62,14 @@ BP_DEVICE int bp_is_bad(const bp_tokens_work *tokens, int64_t target)
     return tokens->bad != 0 && !bp_is_in_vocabulary(tokens, target) && !bp_is_ignored(tokens, target);
 }
 
-/* A target to report, as one number, the lowest of which is the first token's: the token, and the distance of the id from the first, each in
+/* A target to report, as one number, the lowest of which is the first token's: its index, and the distance of the id from the first, each in
  * 32 bits. Numbers that do not fit become the nearest that does. */
-BP_DEVICE uint64_t bp_bad_target(uint64_t token, int64_t target, int64_t first)
+BP_DEVICE uint64_t bp_bad_target(uint64_t index, int64_t target, int64_t first)
 {
     const uint64_t above = bp_behind(target, first), below = bp_behind(first, target);
     const uint64_t id = target >= first ? UINT64_C(0x80000000) + (above < 0x7fffffff ? above : 0x7fffffff)
                                         : UINT64_C(0x80000000) - (below < 0x80000000 ? below : 0x80000000);
-    return (token < 0xfffffffe ? token : 0xfffffffe) << 32 | id;
+    return (index < 0xfffffffe ? index : 0xfffffffe) << 32 | id;
 }
 
 #define BP_MOST_TARGETS 128u /* the threads of a CUDA block */

@@ -420,7 +420,7 @@ def logprobs_from_logits(logits: torch.Tensor, targets: torch.Tensor, *, group: 
           alone has it. On GPUs, where the host does not wait, all results and the gradient of the token are NaN, and
           check_targets() raises
         "check": the host waits, and the call raises on GPUs as well
-        "mask": its log-probability is 0, its gradient -p, as in the functions of Megatron-LM, SkyRL and AReaL
+        "mask": its log-probability is 0, its gradient -p, as in SkyRL's functions
     - inference_only: nothing is saved, and the result has no gradient
     - in_place: backward overwrites the logits with their gradient; leaves are refused
     - chunk_size: accepted, without effect
