@@ -87,7 +87,7 @@ def unpack(tarball: Path, folder: Path) -> Path:
 
 
 INSTALLED = """
-meson setup /tmp/build --prefix=/usr/local --buildtype=release -Dformats=enabled -Dtests=disabled -Dbenchmarks=disabled
+meson setup /tmp/build --prefix=/usr/local --buildtype=release -Dformats=enabled
 meson install -C /tmp/build --quiet
 cd examples/models/Llama-3.1-8B
 bucketpool --version

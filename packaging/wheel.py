@@ -62,7 +62,7 @@ cmake --build jansson/build --target install
 """
 BUILD = """
 pip wheel -v --no-deps --no-build-isolation --no-index -w /raw -Cbuild-dir=build-wheel -Csetup-args=-Dkernels={kernels} \\
-  -Csetup-args=-Dnvtx=enabled .
+  -Csetup-args=-Dkernels_arch=all -Csetup-args=-Dnvtx=enabled .
 auditwheel repair --plat manylinux_2_28_x86_64 -w /repaired /raw/*.whl
 python3 /packaging/wheel_members.py /repaired/*.whl /made /parts/parts.json
 """

@@ -7,21 +7,21 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
+import progress
+from progress import BUILDS, execute, lane, run, say, show_end
 from sources import tracked
 
 FULL = sys.argv[1:] == ["--full"]
-BUILDS = os.path.join(os.getcwd(), "build-check")
 LINES = ["-Dc_args=-g1", "-Dcpp_args=-g1"]  # reports need lines, no variables
 LANES = 2  # legs beside each other: while one waits for a test that runs alone, the other compiles
-lane = threading.local()  # `cpu`: seconds of processors that the commands of this thread's leg have used
 # ccache: another clone of the same sources compiles to the same
 os.environ.setdefault("CCACHE_BASEDIR", os.getcwd())
 os.environ.setdefault("CCACHE_NOHASHDIR", "1")
+GIGABYTES = 2  # of all builds
 counts = {"passed": 0, "failed": 0, "skipped": 0}
 failures = []
 
@@ -35,76 +35,15 @@ def werror():
     return "true" if f"gcc {version.strip()}" in KNOWN_COMPILERS else "false"
 
 
-def show_end(log):
-    with open(log, encoding="utf-8", errors="replace") as file:
-        print("".join(file.readlines()[-60:]))
-
-
-class Progress:
-    """Counts of ninja ([12/640]) and of meson test (12/250 ...) as they appear in a log: on a terminal one line for all logs, which moves,
-    elsewhere a line every half minute."""
-
-    COUNT = re.compile(r"^(?:\[(\d+)/(\d+)\]|\s*(\d+)/(\d+) )", re.MULTILINE)
-    texts = {}  # by title, of all that run
-
-    def __init__(self, title, log):
-        self.title, self.log, self.shown = title, log, time.monotonic()
-        self.offset = os.path.getsize(log)
-
-    def show(self):
-        pause = 1 if sys.stdout.isatty() else 30
-        if time.monotonic() - self.shown < pause:
-            return
-        self.shown = time.monotonic()
-        with open(self.log, encoding="utf-8", errors="replace") as file:
-            file.seek(self.offset)
-            found = self.COUNT.findall(file.read())
-        if found:
-            self.texts[self.title] = f"  {self.title}: {found[-1][0] or found[-1][2]} of {found[-1][1] or found[-1][3]}"
-            if sys.stdout.isatty():
-                print(f"\r{''.join(self.texts.values()):100}", end="", flush=True)
-            else:
-                print(self.texts[self.title], flush=True)
-
-    def end(self):
-        if self.texts.pop(self.title, None) and sys.stdout.isatty():
-            print(f"\r{'':100}\r", end="", flush=True)
-
-
-def execute(command, log, title, **more):
-    """Runs a command into a log, with progress; its exit status."""
-    with open(log, "a", encoding="utf-8") as file:
-        print("$", " ".join(command), file=file, flush=True)
-        progress = Progress(title, log)
-        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, **more)
-        ended = 0
-        while not ended:
-            time.sleep(0.1)
-            ended, status, used = os.wait4(process.pid, os.WNOHANG)
-            progress.show()
-        progress.end()
-        process.returncode = os.waitstatus_to_exitcode(status)
-        lane.cpu = getattr(lane, "cpu", 0) + used.ru_utime + used.ru_stime
-        return process.returncode
-
-
-def run(command, log, **more):
-    """Runs a command into a log; prints the end of the log when it fails."""
-    code = execute(command, log, os.path.basename(log).removesuffix(".log"), **more)
-    if code != 0:
-        show_end(log)
-    return code == 0
-
-
 def begin(name):
     """The time at which a stage begins."""
-    print(f"{name} ...", flush=True)
+    say(f"{name} ...")
     lane.cpu = 0
     return time.monotonic()
 
 
 def took(name, begun):
-    print(f"{name}: {time.monotonic() - begun:.0f} s, of processors {lane.cpu:.0f} s", flush=True)
+    say(f"{name}: {time.monotonic() - begun:.0f} s, of processors {lane.cpu:.0f} s")
 
 
 def count(name, outcome, reason=""):
@@ -112,7 +51,7 @@ def count(name, outcome, reason=""):
     if outcome == "failed":
         failures.append(f"{name}{' (' + reason + ')' if reason else ''}")
     if outcome != "passed":
-        print(f"  {outcome}: {name}{' (' + reason + ')' if reason else ''}", flush=True)
+        say(f"  {outcome}: {name}{' (' + reason + ')' if reason else ''}")
 
 
 def count_tests(build):
@@ -129,8 +68,8 @@ def count_tests(build):
             reason = f"timed out after {result['duration']:.0f} s"
         count(f"{os.path.basename(build)}: {result['name']}", outcome, reason)
         if outcome == "failed":
-            print((result.get("stdout") or "")[-3000:])
-            print((result.get("stderr") or "")[-3000:])
+            say((result.get("stdout") or "")[-3000:])
+            say((result.get("stderr") or "")[-3000:])
     return results
 
 
@@ -142,8 +81,8 @@ def show_times(results):
         tests.append((result["duration"], test))
         for suite in names.rpartition(":")[2].split("+"):
             suites[suite] = suites.get(suite, 0) + result["duration"]
-    print("  seconds of suites:", ", ".join(f"{suite} {seconds:.0f}" for suite, seconds in sorted(suites.items(), key=lambda item: -item[1]) if seconds >= 1))
-    print("  slowest tests:", ", ".join(f"{test} {seconds:.0f}" for seconds, test in sorted(tests, reverse=True)[:10]), flush=True)
+    say("  seconds of suites:", ", ".join(f"{suite} {seconds:.0f}" for suite, seconds in sorted(suites.items(), key=lambda item: -item[1]) if seconds >= 1))
+    say("  slowest tests:", ", ".join(f"{test} {seconds:.0f}" for seconds, test in sorted(tests, reverse=True)[:10]))
 
 
 def run_tests(build, log, title, suites, without, options=(), env=None):
@@ -175,7 +114,7 @@ def leg(name, options, environment=None, suites=(), builds_all=True, without=("o
     if os.path.exists(log):
         os.remove(log)
     env = {**os.environ, **(environment or {})}
-    built = run(["meson", "setup", build, "-Dwerror=" + werror(), *linker(), *options], log, env=env)
+    built = run(["meson", "setup", build, "-Dtests=enabled", "-Dwerror=" + werror(), *linker(), *options], log, env=env)
     built = built and (not builds_all or run(["ninja", "-C", build], log, env=env))
     if built:
         built = run_tests(build, log, f"{name}: tests", suites, without, ["--no-rebuild"] * builds_all, env)
@@ -188,7 +127,7 @@ def load(times):
     """The plain build's tests, again and again, with three times as many at once as there are processors."""
     build, log = os.path.join(BUILDS, "plain"), os.path.join(BUILDS, "load.log")
     if not os.path.exists(os.path.join(build, "build.ninja")):
-        run(["meson", "setup", build, *linker(), *LINES], log)
+        run(["meson", "setup", build, "-Dtests=enabled", *linker(), *LINES], log)
     if not run(["ninja", "-C", build], log):
         count("load: builds", "failed")
         return
@@ -250,8 +189,7 @@ def installation():
     shutil.rmtree(prefix, ignore_errors=True)
     build = os.path.join(BUILDS, "installed")
     shutil.rmtree(build, ignore_errors=True)
-    good = run(["meson", "setup", build, "--prefix", prefix, "-Dtests=disabled", "-Dbenchmarks=disabled",
-                "-Dcairo=disabled"], log) and run(["meson", "install", "-C", build, "--quiet"], log)
+    good = run(["meson", "setup", build, "--prefix", prefix, "-Dcairo=disabled"], log) and run(["meson", "install", "-C", build], log)
     command = os.path.join(prefix, "bin", "bucketpool")  # finds its libraries by itself
     works = good and run([command, "plan", "examples/models/Llama-3.1-8B"], log, env={k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"})
     count("install: the command", "passed" if works else "failed")
@@ -304,11 +242,13 @@ def interface(prefix):
         text = file.read()
     count("the last release's interface", {0: "passed", 77: "skipped"}.get(code, "failed"), (text.strip().split("\n") or [""])[-1])
     if code not in (0, 77):
-        print(text)
+        say(text)
 
 
 def plain():
-    if leg("plain", LINES, {"BUCKETPOOL_EXAMPLES": "5000" if FULL else "200"}, without=()):
+    # a kernel takes a minute of nvcc for each architecture
+    more = ["-Dbenchmarks=auto"] + ["-Dkernels_arch=all"] * FULL
+    if leg("plain", [*LINES, *more], {"BUCKETPOOL_EXAMPLES": "5000" if FULL else "200"}, without=()):
         static_checks()
 
 
@@ -317,27 +257,27 @@ def plain():
 
 def sanitizers():
     # -O1 compiles in half the time and reports the same
-    leg("sanitizers", ["-Db_sanitize=address,undefined", "-Doptimization=1", *LINES, "-Dbenchmarks=disabled", "-Ddocs=disabled"],
+    leg("sanitizers", ["-Db_sanitize=address,undefined", "-Doptimization=1", *LINES, "-Ddocs=disabled"],
         {"BUCKETPOOL_BRIEF": "1"})
 
 
 def threads():
     leg("threads", ["-Db_sanitize=thread", "-Doptimization=1", *LINES, "-Dkernels=disabled", "-Dcairo=disabled",
-                    "-Dmpi=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"], {"BUCKETPOOL_BRIEF": "1"},
+                    "-Dmpi=disabled", "-Ddocs=disabled"], {"BUCKETPOOL_BRIEF": "1"},
         suites=("contract", "comms", "cuda", "threads", "examples"), builds_all=False)
 
 
 def bare():
     """Without anything optional: what a machine that has only the required libraries builds."""
     leg("bare", ["-Dcairo=disabled", "-Dmpi=disabled", "-Dnvtx=disabled", "-Dkernels=disabled",
-                 "-Dbenchmarks=disabled", "-Ddocs=disabled", "-Dbuildtype=release"],
+                 "-Ddocs=disabled", "-Dbuildtype=release"],
         {"BUCKETPOOL_BRIEF": "1"}, suites=("unit", "contract", "comms", "kernels", "cli", "examples"), builds_all=False)
 
 
 def core():
     """With a C compiler alone: no files, no command, and the stand-in for cmocka."""
     leg("core", ["-Doptimization=1", "-Ddebug=false", "-Dformats=disabled", "-Dcmocka=stand-in", "-Dcairo=disabled", "-Dmpi=disabled",
-                 "-Dnvtx=disabled", "-Dkernels=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"],
+                 "-Dnvtx=disabled", "-Dkernels=disabled", "-Ddocs=disabled"],
         {"BUCKETPOOL_BRIEF": "1"}, suites=("unit", "contract", "packing", "planner", "steps", "comms", "cuda", "fuzz"))
 
 
@@ -350,7 +290,7 @@ def integers():
     ignored = os.path.join(os.getcwd(), "tests", "integer_overflow.ignore")
     leg("integers", [f"-Dc_args=-g1 {wraps} -fno-sanitize-recover=unsigned-integer-overflow -fsanitize-ignorelist={ignored}",
                      f"-Dc_link_args={wraps}", f"-Dcpp_link_args={wraps}", "-Db_lundef=false", "-Doptimization=1", "-Dkernels=disabled",
-                     "-Dcairo=disabled", "-Dmpi=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled"],
+                     "-Dcairo=disabled", "-Dmpi=disabled", "-Ddocs=disabled"],
         {"CC": "clang", "CXX": "clang++", "BUCKETPOOL_BRIEF": "1"}, suites=("unit", "packing", "planner", "steps", "contract", "comms", "fuzz"),
         builds_all=False)
 
@@ -363,8 +303,8 @@ def fuzz(seconds=60, names=()):
     begun = begin("fuzz")
     build, log = os.path.join(BUILDS, "fuzz"), os.path.join(BUILDS, "fuzz.log")
     shutil.rmtree(build, ignore_errors=True)
-    good = run(["meson", "setup", build, "-Dfuzzers=true", "-Db_sanitize=address,undefined", "-Dkernels=disabled", "-Dcairo=disabled",
-                "-Dmpi=disabled", "-Dbenchmarks=disabled", "-Ddocs=disabled", *LINES], log, env={**os.environ, "CC": "clang", "CXX": "clang++"})
+    good = run(["meson", "setup", build, "-Dtests=enabled", "-Dfuzzers=true", "-Db_sanitize=address,undefined", "-Dkernels=disabled", "-Dcairo=disabled",
+                "-Dmpi=disabled", "-Ddocs=disabled", *LINES], log, env={**os.environ, "CC": "clang", "CXX": "clang++"})
     known = json.loads(subprocess.run(["meson", "introspect", "--targets", build], capture_output=True, text=True, check=False).stdout or "[]")
     programs = {target["name"].removeprefix("fuzz_"): target["filename"][0] for target in known if target["name"].startswith("fuzz_")}
     wrong = [name for name in names if name not in programs]
@@ -397,12 +337,12 @@ def fuzz_one(name, program, seconds):
         found = len(os.listdir(corpus))
         shutil.rmtree(corpus)
         os.rename(reduced, corpus)
-        print(f"  fuzz {name}: {found} inputs, of which {len(os.listdir(corpus))} are kept", flush=True)
+        say(f"  fuzz {name}: {found} inputs, of which {len(os.listdir(corpus))} are kept")
     else:
         good = False
     count("fuzz " + name, "passed" if good else "failed")
     for crash in sorted(set(os.listdir(crashes)) - before):
-        print(f"  to reproduce: {os.path.relpath(program)} {os.path.relpath(os.path.join(crashes, crash))}", flush=True)
+        say(f"  to reproduce: {os.path.relpath(program)} {os.path.relpath(os.path.join(crashes, crash))}")
 
 
 def soak():
@@ -424,8 +364,8 @@ def soak():
 def finish():
     """The failures once more, below all that was printed since, and the counted line."""
     if failures:
-        print("failed:", *failures, sep="\n  ")
-    print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
+        say("failed:", *failures, sep="\n  ")
+    say(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
     return 1 if counts["failed"] > 0 or counts["passed"] == 0 else 0
 
 
@@ -438,6 +378,10 @@ def stage(function):
         count(f"{function.__name__}: scripts/check.py", "failed")
 
 
+def tests_done():
+    return f"{sum(counts.values())} checks counted" + (f", {counts['failed']} FAILED" if counts["failed"] else "")
+
+
 def main():
     os.makedirs(BUILDS, exist_ok=True)
     if sys.argv[1:2] == ["--load"]:
@@ -446,6 +390,11 @@ def main():
     if sys.argv[1:2] == ["--fuzz"]:
         fuzz(int(sys.argv[2]), sys.argv[3:])
         return finish()
+    name = "check --full" if FULL else "check"
+    first = "the first time about two hours on two cores" if FULL else "about 25 min on two cores, less where ccache has compiled before"
+    free = shutil.disk_usage(BUILDS).free / 1e9
+    say(f"{name}: builds in five ways and tests each, installs, and checks the sources; {progress.announce(name, first, tests_done)}; "
+        f"takes {GIGABYTES} GB in {os.path.relpath(BUILDS)}, where {free:.0f} GB are free and the logs are")
     with ThreadPoolExecutor(LANES) as lanes:
         for function in (plain, sanitizers, threads, bare, core, installation):
             lanes.submit(stage, function)
@@ -456,6 +405,7 @@ def main():
         with ThreadPoolExecutor(LANES) as lanes:
             lanes.submit(stage, soak)
             lanes.submit(lambda: (stage(integers), stage(fuzz)))
+    progress.record(name)
     return finish()
 
 

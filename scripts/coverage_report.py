@@ -61,7 +61,7 @@ def c_coverage():
 def least(rows):
     for lines, covered, path in sorted(rows, key=lambda row: row[1] - row[0])[:LEAST]:
         if lines > covered:
-            print(f"  {lines - covered:5} of {lines:5} lines not reached: {os.path.relpath(path)}")
+            check.say(f"  {lines - covered:5} of {lines:5} lines not reached: {os.path.relpath(path)}")
 
 
 def main():
@@ -69,7 +69,7 @@ def main():
                                         ("python3-coverage", not subprocess.call([sys.executable, "-c", "import coverage"], stderr=subprocess.DEVNULL)))
                if not there]
     if missing:
-        print(f"./check --coverage is skipped: {' and '.join(missing)} missing; apt-get install {' '.join(missing)}")
+        check.say(f"./check --coverage is skipped: {' and '.join(missing)} missing; apt-get install {' '.join(missing)}")
         return 77
     os.makedirs(check.BUILDS, exist_ok=True)
     for folder in (BUILD, REPORT, PYTHON):
@@ -79,7 +79,7 @@ def main():
     environment = {**os.environ, **measured_python(), "BUCKETPOOL_BRIEF": "1"}
     # counters of threads must be exact: a lost update can make a negative count
     options = ["-Db_coverage=true", "-Doptimization=0", "-Dc_args=-fprofile-update=atomic", "-Dcpp_args=-fprofile-update=atomic", "-Dkernels=disabled",
-               "-Dbenchmarks=disabled", "-Ddocs=disabled"]
+               "-Dtests=enabled", "-Ddocs=disabled"]
     if not check.run(["meson", "setup", BUILD, *options], LOG) or not check.run(["ninja", "-C", BUILD], LOG):
         check.count("coverage: builds", "failed")
         return check.finish()
@@ -89,9 +89,9 @@ def main():
     check.count("coverage: reports", "passed" if c and python else "failed")
     if c and python:
         least((file["line_total"], file["line_covered"], file["filename"]) for file in c["files"])
-        print(f"coverage: {c['line_percent']:.1f} % of lines, {c['branch_percent']:.1f} % of branches ({c['line_total']} lines of C)")
+        check.say(f"coverage: {c['line_percent']:.1f} % of lines, {c['branch_percent']:.1f} % of branches ({c['line_total']} lines of C)")
         least(python[2])
-        print(f"coverage: {100 * python[1] / python[0]:.1f} % of lines of the Python package without torch ({python[0]} lines)")
+        check.say(f"coverage: {100 * python[1] / python[0]:.1f} % of lines of the Python package without torch ({python[0]} lines)")
     return check.finish()
 
 

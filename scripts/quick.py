@@ -73,7 +73,7 @@ def build_and_test(suites):
     log = os.path.join(check.BUILDS, "quick.log")
     if os.path.exists(log):
         os.remove(log)
-    options = ["-Dwerror=" + check.werror(), "-Doptimization=1", "-Dbenchmarks=disabled", "-Ddocs=disabled", *check.LINES, *check.linker()]
+    options = ["-Dwerror=" + check.werror(), "-Doptimization=1", "-Dtests=enabled", "-Ddocs=disabled", *check.LINES, *check.linker()]
     good = os.path.exists(os.path.join(BUILD, "build.ninja")) or check.run(["meson", "setup", BUILD, *options], log)
     environment = {**os.environ, "BUCKETPOOL_BRIEF": "1", "BUCKETPOOL_EXAMPLES": "20"}
     good = good and check.run_tests(BUILD, log, "quick", suites, ["once"], env=environment)
@@ -95,15 +95,15 @@ def main():
         with open(PASSED, encoding="utf-8") as file:
             before = json.load(file)
     if before is None:
-        print("quick: the first time all suites are run, and everything that they need is compiled: some ten minutes on two cores")
+        check.say("quick: the first time all suites are run, and everything that they need is compiled: some ten minutes on two cores")
         changed, suites, unknown = sorted(now), list(EVERY), []
     else:
         changed = sorted(file for file in {*now, *before} if now.get(file) != before.get(file))
         suites, unknown = suites_of(changed)
-        print(f"quick: {len(changed)} files changed since the last pass{': ' + shown(changed) if changed else ''}")
+        check.say(f"quick: {len(changed)} files changed since the last pass{': ' + shown(changed) if changed else ''}")
     if unknown:
-        print(f"quick: every suite, as no rule of scripts/quick.py names {shown(unknown)}")
-    print(f"quick: suites {', '.join(suites) or 'none'}", flush=True)
+        check.say(f"quick: every suite, as no rule of scripts/quick.py names {shown(unknown)}")
+    check.say(f"quick: suites {', '.join(suites) or 'none'}")
     if suites:
         build_and_test(suites)
     else:
@@ -113,7 +113,7 @@ def main():
     if not check.failures:
         with open(PASSED, "w", encoding="utf-8") as file:
             json.dump(now, file)
-    print(f"quick: {time.monotonic() - begin:.0f} s")
+    check.say(f"quick: {time.monotonic() - begin:.0f} s")
     return check.finish()
 
 
