@@ -1,6 +1,8 @@
 """Assertions on the output of the command: errors of one line, golden texts."""
 
+import atexit
 import fcntl
+import glob
 import os
 import pty
 import shutil
@@ -12,6 +14,31 @@ import unittest
 
 os.environ["BUCKETPOOL_PROGRESS"] = "0"  # however slow the machine is
 GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden")
+
+
+def readable_copies(source, program, inputs):
+    """A folder that every user may enter, whatever the umask and wherever the clone is: with the inputs, and the command beside its libraries as in
+    its build folder. Returns the folder and the command in it."""
+    place = tempfile.mkdtemp(dir="/tmp")
+    atexit.register(shutil.rmtree, place)
+    for name in inputs:
+        shutil.copytree(os.path.join(source, name), os.path.join(place, name))
+    build = os.path.dirname(os.path.dirname(program))
+    for path in (program, *glob.glob(os.path.join(build, "src", "**", "*.so.*"), recursive=True)):
+        copy = os.path.join(place, "build", os.path.relpath(path, build))
+        os.makedirs(os.path.dirname(copy), exist_ok=True)
+        if os.path.isfile(path):  # beside them meson has folders of objects
+            shutil.copy(path, copy)
+    let_all_read(place)
+    return place, os.path.join(place, "build", os.path.relpath(program, build))
+
+
+def let_all_read(place):
+    for folder, _, names in os.walk(place):
+        os.chmod(folder, 0o755)
+        for name in names:
+            path = os.path.join(folder, name)
+            os.chmod(path, 0o755 if os.stat(path).st_mode & 0o100 else 0o644)
 
 
 class Answers(unittest.TestCase):

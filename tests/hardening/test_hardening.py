@@ -101,7 +101,7 @@ IN_LIBRARIES = {
     "BUCKETPOOL_GUARD": ("1", "guard"), "BUCKETPOOL_CHECK_CAPTURE": ("1", "check"), "BUCKETPOOL_TORCH_BYTES": ("many", "segments"),
     "BUCKETPOOL_COMM_TIMEOUT": ("7", "timeout"), "BUCKETPOOL_CACHE_BYTES": ("12345", "cache"),
     "NCCL_CUMEM_ENABLE": ("0", "window"), "NCCL_WIN_ENABLE": ("0", "window"), "NCCL_LOCAL_REGISTER": ("0", "window"),
-    "LD_LIBRARY_PATH": (DRIVERS, "driver"),
+    "LD_LIBRARY_PATH": ("FOLDER/drivers", "driver"),
     **({"BUCKETPOOL_NVTX": ("1", "annotated"), "NVTX_INJECTION64_PATH": ("FOLDER/tool.so", "annotated")} if NVTX else {}),
 }
 IN_COMMAND = ("BUCKETPOOL_MODELS", "BUCKETPOOL_PROGRESS", "NO_COLOR", "TERM")
@@ -145,8 +145,9 @@ def add_capability(path):
 class Privileged(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.mkdtemp()
+        cls.folder = tempfile.mkdtemp(dir="/tmp")  # TMPDIR may be root's own
         cls.addClassCleanup(shutil.rmtree, cls.folder)
+        cls.addClassCleanup(os.umask, os.umask(0o022))  # others read the copies, even of a clone that only root may read
         os.chmod(cls.folder, 0o777)
         if os.statvfs(cls.folder).f_flag & os.ST_NOSUID:
             raise unittest.SkipTest(f"{cls.folder} is mounted nosuid")
@@ -163,12 +164,14 @@ class Privileged(unittest.TestCase):
                 break
         else:
             cls.kinds.append("capabilities")
-        shutil.copy(os.path.join(DRIVERS, "libcuda.so.1"), os.path.join(cls.folder, "driver.so"))
+        os.mkdir(os.path.join(cls.folder, "drivers"))
+        for copy in ("driver.so", os.path.join("drivers", "libcuda.so.1")):
+            shutil.copyfile(os.path.join(DRIVERS, "libcuda.so.1"), os.path.join(cls.folder, copy))
         if NVTX:
-            shutil.copy(NVTX, os.path.join(cls.folder, "tool.so"))
+            shutil.copyfile(NVTX, os.path.join(cls.folder, "tool.so"))
         for model in ("plain", os.path.join("models", "Private")):
             os.makedirs(os.path.join(cls.folder, model))
-            shutil.copy(os.path.join(ROOT, "examples", "models", "Qwen3-0.6B", "config.json"), os.path.join(cls.folder, model))
+            shutil.copyfile(os.path.join(ROOT, "examples", "models", "Qwen3-0.6B", "config.json"), os.path.join(cls.folder, model, "config.json"))
 
     def copy_of(self, program, kind):
         return os.path.join(self.folder, f"{os.path.basename(program)}.{kind}")
