@@ -12,6 +12,12 @@ from mesonpy import build_wheel as build_tagged
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    print(
+        "bucketpool: compiles the libraries and the command, about a minute on two cores, and CUDA kernels where there is nvcc,"
+        " two minutes for each architecture: this machine's GPU, else sm_90 with PTX for others;"
+        " -Csetup-args=-Dkernels_arch=all compiles all, -Csetup-args=-Dkernels=disabled none",
+        flush=True,
+    )
     name = build_tagged(wheel_directory, config_settings, metadata_directory)
     retag = [sys.executable, "-m", "wheel", "tags", "--remove", "--python-tag", "py3", "--abi-tag", "none"]
     result = subprocess.run(

@@ -17,8 +17,10 @@ import time
 import venv
 import xml.etree.ElementTree
 
+import progress
+from progress import BUILDS, say
+
 ROOT = os.getcwd()
-BUILDS = os.path.join(ROOT, "build-check")
 FOLDER = os.path.join(BUILDS, "torch")
 RELEASE = os.environ.get("BUCKETPOOL_TORCH", "2.11.0")  # other releases have separate environments
 VENV = os.path.join(BUILDS, "torch-venv" + (f"-{RELEASE}" if RELEASE != "2.11.0" else ""))
@@ -74,13 +76,13 @@ class Impossible(Exception):
     """PyTorch cannot be installed; the suite is skipped with this reason."""
 
 
-def run(command, **more):
-    """Exit status and output; everything goes to the log too."""
-    with open(LOG, "a", encoding="utf-8") as log:
-        print("$", " ".join(command), file=log, flush=True)
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", **more)
-        print(done.stdout, file=log)
-    return done.returncode, done.stdout
+def run(command, title=None):
+    """Exit status and output, by way of the log."""
+    before = os.path.getsize(LOG)
+    code = progress.execute(command, LOG, title or f"torch: {os.path.basename(command[0])}")
+    with open(LOG, encoding="utf-8", errors="replace") as log:
+        log.seek(before)
+        return code, log.read().partition("\n")[2]
 
 
 def reason_of(text):
@@ -118,7 +120,7 @@ def site_packages():
 
 def pip_install(packages, *options):
     code, output = run([PYTHON, "-m", "pip", "install", "--no-deps", "--retries", "1", "--disable-pip-version-check",
-                        "--progress-bar", "off", *options, *packages])
+                        "--progress-bar", "off", *options, *packages], "torch: pip downloads and unpacks")
     if code != 0:
         raise Impossible(f"pip cannot install {packages[0]} and what goes with it: {reason_of(output)}")
 
@@ -142,8 +144,8 @@ def install():
     linked = {name: toolkit_has(name) for name in LIBRARIES if name not in found and name not in NEWER and toolkit_has(name)}
     wanted = dict(LIBRARIES[name] for name in LIBRARIES if name not in found and name not in linked)
     needs_room(TORCH_MB + sum(wanted.values()) + 120)
-    print(f"torch: installs {TORCH} ({TORCH_MB} MB){''.join(f', {p} ({mb} MB)' for p, mb in wanted.items())} "
-          f"and {len(PACKAGES)} small packages into {os.path.relpath(VENV, ROOT)}", flush=True)
+    say(f"torch: installs {TORCH} ({TORCH_MB} MB){''.join(f', {p} ({mb} MB)' for p, mb in wanted.items())} "
+          f"and {len(PACKAGES)} small packages into {os.path.relpath(VENV, ROOT)}")
     try:
         venv.create(VENV, with_pip=True)
     except (subprocess.CalledProcessError, OSError) as error:
@@ -157,7 +159,7 @@ def install():
     problem = imports()
     others = {package: mb for package, mb in LIBRARIES.values() if package not in wanted}
     if problem and others:  # the machine's are of another release
-        print(f"torch: with this machine's libraries it does not load ({problem}): installs {', '.join(others)}", flush=True)
+        say(f"torch: with this machine's libraries it does not load ({problem}): installs {', '.join(others)}")
         needs_room(sum(others.values()))
         shutil.rmtree(os.path.join(site_packages(), "nvidia", "cu13"), ignore_errors=True)
         pip_install(["--force-reinstall", *dict(LIBRARIES.values())])
@@ -237,12 +239,15 @@ def test(options):
     report = os.path.join(FOLDER, "pytest.xml")
     if os.path.exists(report):
         os.remove(report)
-    process = subprocess.Popen([PYTHON, "-m", "pytest", TESTS, "-q", "-rs", "-p", "no:cacheprovider", "--junitxml", report, *options],
-                               env=surroundings(), start_new_session=True)
+    steady = [] if sys.stdout.isatty() else ["-p", "steady", "-o", "console_output_style=none"]  # on a terminal pytest's dots move
+    variables = surroundings()
+    variables["PYTHONPATH"] += os.pathsep + os.path.join(ROOT, TESTS)
+    process = subprocess.Popen([PYTHON, "-m", "pytest", TESTS, "-q", "-rs", "-p", "no:cacheprovider", *steady, "--junitxml", report, *options],
+                               env=variables, start_new_session=True)
     try:
         code = process.wait(timeout=MOST_SECONDS)
     except subprocess.TimeoutExpired:
-        print(f"torch: the tests take more than {MOST_SECONDS} s")
+        say(f"torch: the tests take more than {MOST_SECONDS} s")
         os.killpg(process.pid, signal.SIGKILL)
         code = process.wait()
     counts = {"passed": 0, "failed": 0, "skipped": 0}
@@ -262,23 +267,28 @@ def main():
     begin = time.monotonic()
     with open(LOG, "w", encoding="utf-8"):
         pass
+    first = "about half an hour on two cores, and the first time what a download of 0.8 to 2.2 GB takes"
+    announced = progress.announce("check --torch", first) if len(sys.argv) == 1 else "the options decide how long it takes"
+    say(f"torch: installs PyTorch {RELEASE}, builds the library and runs the tests; {announced}")
     try:
         environment()
         install_releases()
     except Impossible as reason:
-        print(f"./check --torch is skipped: {reason}")
+        say(f"./check --torch is skipped: {reason}")
         return 77
-    print(f"torch: environment {time.monotonic() - begin:.0f} s", flush=True)
+    say(f"torch: environment {time.monotonic() - begin:.0f} s")
     if not build():
         with open(LOG, encoding="utf-8") as file:
-            print("".join(file.readlines()[-60:]))
-        print("torch: the library does not build\n0 passed, 1 failed, 0 skipped")
+            say("".join(file.readlines()[-60:]))
+        say("torch: the library does not build\n0 passed, 1 failed, 0 skipped")
         return 1
     if sys.argv[1:2] == ["--peers"]:
         return subprocess.call([PYTHON, PEERS, *sys.argv[2:]], env=surroundings())
     counts = test(sys.argv[1:])
-    print(f"torch: {time.monotonic() - begin:.0f} s")
-    print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
+    if len(sys.argv) == 1:
+        progress.record("check --torch")
+    say(f"torch: {time.monotonic() - begin:.0f} s")
+    say(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
     return 1 if counts["failed"] or not counts["passed"] else 0
 
 
