@@ -190,6 +190,9 @@ def installation():
     build = os.path.join(BUILDS, "installed")
     shutil.rmtree(build, ignore_errors=True)
     good = run(["meson", "setup", build, "--prefix", prefix, "-Dcairo=disabled"], log) and run(["meson", "install", "-C", build], log)
+    known = json.loads(subprocess.run(["meson", "introspect", "--targets", build], capture_output=True, text=True, check=False).stdout or "[]")
+    more = [target["name"] for target in known if target["type"] == "executable" and not target["installed"]]
+    count("install: compiles no tests, benchmarks or examples" + f": {', '.join(more[:9])}" * bool(more), "failed" if more or not known else "passed")
     command = os.path.join(prefix, "bin", "bucketpool")  # finds its libraries by itself
     works = good and run([command, "plan", "examples/models/Llama-3.1-8B"], log, env={k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"})
     count("install: the command", "passed" if works else "failed")

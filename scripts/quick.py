@@ -38,7 +38,7 @@ REACHES = (
     ("tests/offload/", "contract"), ("tests/packing/", "packing"), ("tests/planner/", "planner"), ("tests/pinned/", "unit"),
     ("tests/profile/", "unit"), ("tests/properties/", "properties"), ("tests/support/", "unit contract"), ("tests/unit/", "unit"), ("tests/soak/", ""), ("tests/hardening/", "unit"),
     ("tests/data/architectures/", "planner"), ("tests/data/packing/", "packing"),
-    ("docs/", "cli"), ("README.md", "cli"), ("CONTRIBUTING.md", "cli"), ("bench/", ""), ("scripts/", "unit"), ("tests/gpu/", "cuda"),
+    ("docs/", "cli"), ("README.md", "cli"), ("CONTRIBUTING.md", "cli"), ("bench/", ""), ("scripts/", "unit"), ("tests/scripts/", "unit"), ("tests/gpu/", "cuda"),
     (".github/", "unit"), ("packaging/", "unit"),
 )
 
