@@ -14,7 +14,7 @@ from mesonpy import build_wheel as build_tagged
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     print(
         "bucketpool: compiles the libraries and the command, about a minute on two cores, and CUDA kernels where there is nvcc,"
-        " two minutes for each architecture: this machine's GPU, else sm_90 with PTX for others;"
+        " a minute or two for each architecture: this machine's GPU, else sm_90 with PTX for others;"
         " -Csetup-args=-Dkernels_arch=all compiles all, -Csetup-args=-Dkernels=disabled none",
         flush=True,
     )

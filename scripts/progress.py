@@ -12,7 +12,7 @@ import time
 BUILDS = os.path.join(os.getcwd(), "build-check")
 TIMES = os.path.join(BUILDS, "times.json")  # seconds of the last runs on this machine, by their names
 COUNT = re.compile(r"^(?:\[ *(\d+)/(\d+)\]|\s*(\d+)/(\d+) )", re.MULTILINE)  # of ninja and of meson test
-PAUSE = 30  # seconds between two lines where there is no terminal
+PAUSE = 30  # seconds between two lines, except on a terminal
 lane = threading.local()  # `cpu`: seconds of processors that the commands of this thread have used
 lock = threading.RLock()
 running = []  # title, log, its size when the command began, when that was
