@@ -20,6 +20,8 @@ from answers import InFolder, readable_copies
 SOURCE, PROGRAM = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
 if os.geteuid() == 0:  # the command also runs as another user, who may not enter the folders of a clone in root's home
     PLACE, PROGRAM = readable_copies(SOURCE, PROGRAM, ("examples/models", "examples/files", "tests/fuzz/corpus/trace"))
+    os.mkdir(os.path.join(PLACE, "home"))  # libraries keep caches there
+    os.chmod(os.path.join(PLACE, "home"), 0o777)
 else:
     PLACE = SOURCE
 MODELS = os.path.join(PLACE, "examples", "models")
@@ -71,7 +73,7 @@ def as_nobody(umask=0o022):
             os.setgroups([])
             os.setgid(NOBODY)
             os.setuid(NOBODY)
-    return {"preexec_fn": change}
+    return {"preexec_fn": change, "env": {**os.environ, "HOME": os.path.join(PLACE, "home")} if os.geteuid() == 0 else None}
 
 
 def may_be_nobody():

@@ -113,7 +113,8 @@ class Packages(InFolder):
             text, errors = process.communicate(timeout=60)
         lines = text.splitlines()
         self.assertEqual(process.returncode, 0, errors)
-        self.assertRegex(lines[0], "^packages: looking for gcc ")
+        self.assertEqual(lines[0], "packages: looks for what this needs")
+        self.assertRegex(lines[1], "^packages: missing: gcc ")
         self.assertTrue(any(line.endswith("2 downloaded, 1 unpacked, 0 set up") for line in lines), lines)
         self.assertTrue(any(line.endswith("2 downloaded, 1 unpacked, 1 set up") for line in lines), lines)
 
@@ -128,7 +129,8 @@ class Packages(InFolder):
         go = os.path.join(self.folder, "go")
         self.apt_get(f"until [ -e {go} ]; do {self.sleep} 0.05; done")
         with self.packages() as process:
-            self.assertRegex(process.stdout.readline(), "^packages: looking for ")
+            self.assertRegex(process.stdout.readline(), "^packages: looks for ")
+            self.assertRegex(process.stdout.readline(), "^packages: missing: gcc ")
             self.assertRegex(process.stdout.readline(), "^packages: [0-9]+ s, 0 downloaded")
             self.assertIsNone(process.poll())
             with open(go, "w", encoding="utf-8"):
