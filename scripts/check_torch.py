@@ -239,7 +239,7 @@ def test(options):
     report = os.path.join(FOLDER, "pytest.xml")
     if os.path.exists(report):
         os.remove(report)
-    steady = [] if sys.stdout.isatty() else ["-p", "steady", "-o", "console_output_style=none"]  # on a terminal pytest's dots move
+    steady = [] if sys.stdout.isatty() else ["-p", "steady", "-o", "console_output_style=classic"]  # on a terminal pytest's dots move
     variables = surroundings()
     variables["PYTHONPATH"] += os.pathsep + os.path.join(ROOT, TESTS)
     process = subprocess.Popen([PYTHON, "-m", "pytest", TESTS, "-q", "-rs", "-p", "no:cacheprovider", *steady, "--junitxml", report, *options],
