@@ -127,7 +127,7 @@ def pip_install(packages, *options):
 
 def imports():
     """Nothing, or why PyTorch cannot be imported."""
-    code, output = run([PYTHON, "-c", "import torch, torch.distributed.fsdp; print(torch.__version__)"])
+    code, output = run([PYTHON, "-c", "import torch, torch.distributed.fsdp; print(torch.__version__)"], "torch: imports PyTorch")
     return "" if code == 0 else reason_of(output)
 
 
@@ -219,7 +219,7 @@ def build_with(options):
 def build():
     """The libraries, the command, and the driver that stands in for a GPU's; not the tests of meson. Kept and continued;
     anew, where that fails."""
-    kernels = "disabled" if run([PYTHON, "-c", "import torch, sys; sys.exit(torch.cuda.is_available())"])[0] == 0 else "auto"
+    kernels = "disabled" if run([PYTHON, "-c", "import torch, sys; sys.exit(torch.cuda.is_available())"], "torch: asks PyTorch for a GPU")[0] == 0 else "auto"
     options = ["-Dcairo=disabled", "-Dmpi=disabled", "-Ddocs=disabled", "-Dtests=enabled", "-Dcmocka=stand-in", "-Dkernels=" + kernels]
     if os.path.exists(FOLDER) and build_with(options):
         return True
