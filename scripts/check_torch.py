@@ -196,7 +196,7 @@ def install_releases():
     try:
         pip_install(RELEASES, "--no-compile", "--target", folder)
     except Impossible as reason:
-        print(f"torch: tests of bucketpool.torch.adopt are skipped: {reason}", flush=True)
+        say(f"torch: tests of bucketpool.torch.adopt are skipped: {reason}")
         return
     with open(mark, "w", encoding="utf-8") as file:
         file.write(json.dumps(RELEASES))
