@@ -21,7 +21,7 @@ LANES = 2  # legs beside each other: while one waits for a test that runs alone,
 # ccache: another clone of the same sources compiles to the same
 os.environ.setdefault("CCACHE_BASEDIR", os.getcwd())
 os.environ.setdefault("CCACHE_NOHASHDIR", "1")
-GIGABYTES = 2  # of all builds
+GIGABYTES = 3  # of all builds
 counts = {"passed": 0, "failed": 0, "skipped": 0}
 failures = []
 
