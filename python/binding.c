@@ -354,7 +354,14 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_binding", NULL,
 PyMODINIT_FUNC PyInit__binding(void);
 PyMODINIT_FUNC PyInit__binding(void)
 {
-    PyObject *module = PyModule_Create(&definition), *type = PyType_FromSpec(&prepared_spec);
+    PyObject *module, *type;
+    if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) { /* the state above is that of the main one */
+        PyErr_SetString(PyExc_ImportError,
+                        "bucketpool: subinterpreters are unsupported; import it in the main interpreter");
+        return NULL;
+    }
+    module = PyModule_Create(&definition);
+    type = PyType_FromSpec(&prepared_spec);
     handle_name = PyUnicode_InternFromString("_handle");
     if (module == NULL || type == NULL || handle_name == NULL || PyModule_AddObjectRef(module, "Prepared", type) != 0)
         Py_CLEAR(module);

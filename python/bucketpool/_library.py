@@ -28,6 +28,41 @@ def _candidates(name: str) -> List[str]:
     return [os.path.join(folder, file) for folder in folders if os.path.exists(os.path.join(folder, file))] + [file]
 
 
+@functools.lru_cache(maxsize=None)
+def _checked(kind: Any) -> Any:
+    """The type of an argument, without ctypes' conversions: integers are not cut to the width of the argument, and
+    numbers and texts are no addresses of objects.
+    """
+    if not issubclass(kind, ctypes._SimpleCData) or kind in (ctypes.c_char_p, ctypes.c_double, ctypes.c_float):
+        return kind
+    if issubclass(kind, ctypes.c_void_p):
+        check = _address if kind is ctypes.c_void_p else functools.partial(_object, kind)
+    else:
+        bits, signed = 8 * ctypes.sizeof(kind), kind(-1).value < 0
+        low, high = (-1 << bits - 1, 1 << bits - 1) if signed else (0, 1 << bits)
+        check = functools.partial(_integer, kind, low, high)
+    return type(kind)(kind.__name__, (kind, ), {"from_param": staticmethod(check)})
+
+
+def _integer(kind: Any, low: int, high: int, value: Any) -> Any:
+    number = operator.index(getattr(value, "value", value))  # ctypes' and numpy's integers, too
+    if not low <= number < high:
+        raise InvalidArgument(f"expected an integer in [{low}, {high}), got {number}")
+    return kind(number)
+
+
+def _address(value: Any) -> Any:
+    if isinstance(value, str) or isinstance(value, int) and not 0 <= value < 1 << 64:
+        raise InvalidArgument(f"expected an address in [0, 2^64), got {value!r}")
+    return ctypes.c_void_p.from_param(value)
+
+
+def _object(kind: Any, value: Any) -> Any:
+    if value is not None and not isinstance(value, kind):
+        raise InvalidArgument(f"expected a {kind.__name__}, got {type(value).__name__}")
+    return value
+
+
 def _load(name: str, functions: Dict[str, Tuple[Any, List[Any]]]) -> ctypes.CDLL:
     for candidate in _candidates(name):
         try:
@@ -44,7 +79,7 @@ def _load(name: str, functions: Dict[str, Tuple[Any, List[Any]]]) -> ctypes.CDLL
         if declared is None:
             raise ImportError(f"{library._name}: no function {function}, because it is another version than this "
                               "package; install the same version of both")
-        declared.restype, declared.argtypes = result, arguments
+        declared.restype, declared.argtypes = result, [_checked(kind) for kind in arguments]
     return library
 
 

@@ -175,6 +175,7 @@ class Device(Owner[DeviceHandle]):
         consumer: a CUstream as a number; None and 1: the legacy default stream; 2: the default stream of this
         thread. Enqueues only. Raises BufferError for 0, which DLPack leaves undefined; DeviceError.
         """
+        handle_of(earlier, Stream, "earlier")
         if consumer == 0:
             raise BufferError(
                 "stream 0 is undefined in DLPack; pass 1 for the legacy default stream, 2 for the default stream of "
@@ -355,6 +356,8 @@ def extent(memory: Any, bytes: Optional[int]) -> Tuple[int, Any]:
     memory.
     """
     wanted = None if bytes is None else whole(bytes, 64, "bytes")
+    if isinstance(memory, Handle):  # a buffer of 8 bytes, which are the pointer
+        raise InvalidArgument("memory: it is the handle of an object; pass a View, an address, or a buffer")
     if isinstance(memory, int):
         return whole(memory, 64, "an address"), wanted
     if hasattr(memory, "address") and hasattr(memory, "bytes") and hasattr(memory, "check"):

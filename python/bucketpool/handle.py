@@ -24,7 +24,7 @@ import os
 import threading
 from ctypes import byref
 from types import TracebackType
-from typing import Any, Callable, ClassVar, Deque, Generic, List, NoReturn, Optional, Tuple, Type, TypeVar
+from typing import Any, Callable, ClassVar, Deque, Generic, List, Optional, Tuple, Type, TypeVar
 
 from ._abi import Uncopied
 from ._library import core
@@ -90,13 +90,14 @@ class Handle(Uncopied):
 class Owner(Uncopied, Generic[H]):
     """An object of the library. close(), or the end of a `with` block, drops the reference to it."""
 
-    shared: ClassVar[bool] = False  # copies are the object
+    shared: ClassVar[bool] = False  # a copy is a second reference, which is closed separately
     _handle: Optional[H] = None
 
     def __copy__(self: S) -> S:
-        if self.shared:
-            return self
-        copied: NoReturn = super().__copy__()
+        if not self.shared:
+            super().__copy__()
+        copied = type(self).__new__(type(self))
+        copied.__dict__.update(self.__dict__)
         return copied
 
     @property

@@ -151,7 +151,7 @@ class Model(Owner[ModelHandle]):
         FormatError, Unsupported.
         """
         text = document if isinstance(document, (str, bytes)) else json.dumps(document, default=str)
-        data = text.encode() if isinstance(text, str) else text
+        data = text.encode(errors="surrogateescape") if isinstance(text, str) else text
         library = formats()
         options = configured(library.bp_reader_options_init, _abi.bp_reader_options, name=optional(name, "a name"),
                              dtype=_dtype(dtype), strict=int(strict))

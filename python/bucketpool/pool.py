@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tu
 
 from . import _abi, dlpack
 from ._library import binding, call, configured, core, failure, filled, viewed
-from .device import Device, Stream
+from .device import Device, Stream, StreamHandle
 from .errors import InvalidArgument
 from .handle import Handle, Owner, calling_back, handle_of
 from .model import Model
@@ -144,11 +144,7 @@ class Prepared:
         self._outputs = ctypes.addressof(self._address), ctypes.addressof(self._acquired)
 
     def _called(self, function: Any, stream: Stream, *outputs: int) -> int:
-        try:
-            status: int = function(self.pool._handle, self._at, 1, stream._handle, *outputs)
-        except (AttributeError, ctypes.ArgumentError):
-            handle_of(stream, Stream, "stream")
-            raise
+        status: int = function(self.pool._handle, self._at, 1, _handle_of(stream), *outputs)
         return status
 
     def try_acquire(self, stream: Stream) -> Optional[int]:
@@ -305,11 +301,7 @@ class Pool(Owner[PoolHandle]):
         """
         record = self._only(ids)
         if record is not None:
-            try:
-                status = self._calls.acquire(self._handle, record.ids_at, 1, stream._handle, record.found_at)
-            except (AttributeError, ctypes.ArgumentError):
-                handle_of(stream, Stream, "stream")
-                raise
+            status = self._calls.acquire(self._handle, record.ids_at, 1, _handle_of(stream), record.found_at)
             if status:
                 raise self._failure(status, stream)
             # Threads that acquire one request find one address: that of the first, until the last has released it.
@@ -388,11 +380,7 @@ class Pool(Owner[PoolHandle]):
         self._ended(array, views)
 
     def _release(self, record: Record, stream: Stream) -> None:
-        try:
-            status = self._calls.release(self._handle, record.ids_at, 1, stream._handle)
-        except (AttributeError, ctypes.ArgumentError):
-            handle_of(stream, Stream, "stream")
-            raise
+        status = self._calls.release(self._handle, record.ids_at, 1, _handle_of(stream))
         if status:
             raise self._failure(status, stream)
         self._dropped(record)
@@ -595,6 +583,16 @@ def check_options(function: Callable[..., Any], options: Dict[str, Any]) -> None
             title = function.__qualname__.replace(".__init__", "")
             raise TypeError(f"{title}: unknown option {name!r}" + (f"; did you mean {near[0]!r}?" if near else
                             f"; it has {', '.join(own)}, and those of Pool: {', '.join(of_pool)}"))
+
+
+def _handle_of(stream: Any) -> Optional[StreamHandle]:
+    """As handle_of, for the calls of each step; None of a closed stream, which C reports. ctypes would take numbers and
+    texts for addresses.
+    """
+    handle = getattr(stream, "_handle", 0)
+    if type(handle) is StreamHandle or handle is None:
+        return handle
+    return handle_of(stream, Stream, "stream")
 
 
 def _array(ids: Iterable[int]) -> Tuple[Any, int]:

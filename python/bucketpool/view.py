@@ -7,7 +7,7 @@ from . import _abi, dlpack
 from ._abi import Uncopied
 from .device import Stream
 from .errors import InvalidArgument, ScheduleError, Unsupported
-from .names import DType, dtype, dtype_name
+from .names import DType, dtype, dtype_name, shown
 
 __all__ = ["View"]
 
@@ -194,6 +194,9 @@ class View(Uncopied):
         if copy:
             raise BufferError(
                 f"{self._record.text}: copies through DLPack are unsupported; copy the array or tensor instead")
+        for name, pair in (("dl_device", dl_device), ("max_version", max_version)):
+            if pair is not None and not (isinstance(pair, (tuple, list)) and len(pair) == 2):
+                raise InvalidArgument(f"{name}: expected two integers, got {shown(pair)}")
         if dl_device is not None and (int(dl_device[0]), int(dl_device[1])) != here:
             raise BufferError(f"{self._record.text}: DLPack device {tuple(dl_device)} requested, but the memory is on "
                               f"{here}; leave dl_device out")

@@ -1,7 +1,9 @@
 """Arguments: every public callable with every kind of object, copies and pickles of all objects, subinterpreters."""
 
 import copy
+import ctypes
 import faulthandler
+import importlib.util
 import inspect
 import os
 import pickle
@@ -11,8 +13,10 @@ import unittest
 
 import bucketpool as bp
 from bucketpool import _abi
+from bucketpool._library import binding, call, core, formats, logprob
 from bucketpool.handle import Owner
-from support import small_plan
+from bucketpool.pool import Prepared
+from support import Served, run_python, small_plan
 
 HANDLES = {"device": bp.Device, "plan": bp.Plan, "present": bp.Plan, "pool": bp.Pool, "pools": bp.Pool,
            "plans": bp.Plan, "buckets": bp.Buckets, "schedule": bp.Schedule, "schedules": bp.Schedule,
@@ -152,7 +156,10 @@ class Copies(unittest.TestCase):
             for copied in (copy.copy, copy.deepcopy, lambda one: copy.deepcopy({"one": one})["one"]):
                 with self.subTest(type(each).__name__):
                     if getattr(each, "shared", False):
-                        self.assertIs(copied(each), each)
+                        second = copied(each)
+                        self.assertIs(second.handle, each.handle)
+                        second.close()
+                        self.assertFalse(each.closed)
                     else:
                         self.assertRaisesRegex(TypeError, "cannot be copied", copied, each)
             if isinstance(each, Owner) and each._handle is not None:
@@ -180,7 +187,136 @@ class Copies(unittest.TestCase):
         self.assertRaises(bp.Unsupported, pickle.dumps, dynamic)
 
 
+class Pointers(unittest.TestCase):
+    """Pointers and integers that ctypes converts silently."""
+
+    def setUp(self):
+        self.served = Served()
+
+    def test_handles_of_other_objects(self):
+        """Whatever object has them."""
+        served, fake = self.served, type("Fake", (), {})()
+        prepared = [Prepared(served.pool, 0), object.__new__(Prepared)]
+        prepared[1].__init__(served.pool, 0)  # with and without the compiled binding
+        view = served.take(0)
+        for handle in (8, b"12345678", "12345678", bytearray(8), ctypes.c_void_p(8), served.plan.handle, object()):
+            fake._handle = handle
+            calls = [lambda: served.pool.acquire([1], fake), lambda: served.pool.acquire([1, 2], fake),
+                     lambda: served.pool.try_acquire([1], fake), lambda: served.pool.release([0], fake),
+                     lambda: served.pool.use([0], fake), lambda: view.release(fake), lambda: bp.Event(fake),
+                     lambda: served.device.order(fake, 5), lambda: bp.Pool(fake, served.plan)]
+            for each in prepared:
+                calls += [lambda each=each: each.try_acquire(fake), lambda each=each: each.use(fake),
+                          lambda each=each: each.release(fake)]
+            for call in calls:
+                with self.assertRaisesRegex(bp.InvalidArgument, "(stream|device|earlier): expected a (Stream|Device), got"):
+                    call()
+        self.assertEqual(served.pool.references(0), 1)
+
+    def test_memory_of_handles(self):
+        """A fill would overwrite the pointer."""
+        served = self.served
+        for each in (served.device.handle, served.plan.handle, served.stream.handle):
+            for call in (lambda each=each: served.stream.fill(each, 0),
+                         lambda each=each: served.stream.copy(each, bytearray(8)),
+                         lambda each=each: served.stream.copy(bytearray(8), each)):
+                with self.assertRaisesRegex(bp.InvalidArgument, "memory: it is the handle"):
+                    call()
+
+    def test_arguments_of_c(self):
+        """Every argument of every function, past the checks of the package."""
+        widths = set()
+        for library, load in (("core", core), ("formats", formats), ("logprob", logprob)):
+            for name, (_result, kinds) in _abi.FUNCTIONS[library].items():
+                for declared, kind in zip(getattr(load(), name).argtypes, kinds):
+                    wrong = []
+                    if issubclass(kind, _abi.Uncopied):
+                        wrong = [8, "12345678", b"12345678", bytearray(8), ctypes.c_void_p(8), object(), Served]
+                        self.assertIsNone(declared.from_param(None))
+                        own = kind()
+                        self.assertIs(declared.from_param(own), own)
+                    elif kind in (ctypes.c_uint8, ctypes.c_int, ctypes.c_uint32, ctypes.c_int64, ctypes.c_uint64):
+                        bits, signed = 8 * ctypes.sizeof(kind), kind(-1).value < 0
+                        widths.add((bits, signed))
+                        last = (1 << bits - signed) - 1
+                        wrong = [last + 1, -last - 2, 1 << 70, "1", 1.5, None]
+                        self.assertEqual(declared.from_param(last).value, last)
+                    elif kind is ctypes.c_void_p:
+                        wrong = [-1, 1 << 64, "12345678"]
+                    for value in wrong:
+                        with self.assertRaises((bp.InvalidArgument, TypeError), msg=(name, kind, value)):
+                            declared.from_param(value)
+        self.assertEqual(widths, {(8, False), (32, True), (32, False), (64, False)})
+        with self.assertRaisesRegex(bp.InvalidArgument, r"bp_pool_references: .*expected an integer in \[0, 4294967296\)"):
+            call(core().bp_pool_references, self.served.pool.handle, 1 << 40)
+
+
+IN_SUBINTERPRETER = """
+import os, sys
+sys.path[:0] = {path!r}
+try:
+    {statement}
+    text = "imported"
+except ImportError as error:
+    text = str(error)
+os.write({pipe}, text.encode())
+"""
+
+IN_MAIN = """
+    import ctypes, os, sys
+    try:
+        import _interpreters as interpreters
+    except ImportError:
+        import _xxsubinterpreters as interpreters
+    from bucketpool._library import binding
+    from bucketpool.pool import Prepared
+    from support import Served
+    served, ends = Served(), []
+    prepared = Prepared(served.pool, 0)
+    statements = ["import bucketpool; bucketpool.Model('m')", "from bucketpool._library import binding; binding()"]
+    if binding() is not None:
+        statements.append("from importlib.machinery import ExtensionFileLoader as L; "
+                          f"L('_binding', {binding().__file__!r}).load_module()")
+    for statement in statements:
+        reading, writing = os.pipe()
+        made = interpreters.create()
+        interpreters.run_string(made, sys.argv[1].format(path=sys.path, statement=statement, pipe=writing))
+        interpreters.destroy(made)
+        os.close(writing)
+        print(os.read(reading, 4096).decode())
+    served.stream.call(lambda: ends.append("a call"))
+    served.stream.synchronize()
+    assert prepared.try_acquire(served.stream)
+    prepared.release(served.stream)
+    if binding() is not None:
+        api = ctypes.pythonapi
+        api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+        api.PyCapsule_GetPointer.argtypes = api.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
+
+        def taken(capsule):  # as a consumer does
+            managed = api.PyCapsule_GetPointer(capsule, b"dltensor")
+            api.PyCapsule_SetName(capsule, b"used_dltensor")
+            return managed
+
+        prepared.serve_with(taken, 1, 0, 1, 8, lambda: (ends.append("a tensor"), prepared.release(served.stream)))
+        managed = prepared.tensor(served.stream, 16)
+        deleter = ctypes.cast(managed, ctypes.POINTER(ctypes.c_void_p))[7]  # of DLManagedTensor
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(deleter)(managed)
+    print(ends, served.pool.references(0))
+"""
+
+
 class Subinterpreters(unittest.TestCase):
+
+    def test_main_interpreter(self):
+        """Calls, and the ends of tensors, reach it after subinterpreters that tried the import are gone."""
+        if importlib.util.find_spec("_interpreters") is None and importlib.util.find_spec("_xxsubinterpreters") is None:
+            self.skipTest("this Python has no subinterpreters")
+        result = run_python(IN_MAIN, IN_SUBINTERPRETER)
+        self.assertEqual((result.returncode, result.stderr), (0, ""), result)
+        lines = result.stdout.splitlines()
+        self.assertEqual(set(lines[:-1]), {"bucketpool: subinterpreters are unsupported; import it in the main interpreter"})
+        self.assertEqual(lines[-1], "['a call', 'a tensor'] 0" if binding() is not None else "['a call'] 0")
 
     def test_refused(self):
         try:

@@ -59,7 +59,7 @@ def stream_of(device: torch.device) -> Optional[ctypes.c_void_p]:
         return _streams[key]
 
 
-def native_of(stream: Optional[int]) -> Optional[int]:
+def native_of(stream: Any) -> Optional[int]:
     """The native handle of a GPU's stream; None for a stream of the host."""
     native = ctypes.c_uint64()
     return native.value if core().bp_stream_native(stream, ctypes.byref(native)) == _abi.BP_OK else None

@@ -243,7 +243,8 @@ class GroupComm:
             self._gather_host(_tensors.memory(mine, size, torch.uint8, False),
                               _tensors.memory(everybody, size * self.ranks, torch.uint8, False))
 
-    def _ordered(self, stream: int, size: int, job: Callable[[bool], None]) -> None:
+    def _ordered(self, address: int, size: int, job: Callable[[bool], None]) -> None:
+        stream = _abi.bp_stream(address)
         native = _tensors.native_of(stream)
         if native is None:
             call(core().bp_stream_synchronize, stream)
