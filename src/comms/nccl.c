@@ -307,6 +307,8 @@ static bp_status nccl_version(const bp_nccl_functions *functions, int *version, 
     int result = functions->ncclGetVersion(&found);
     if (result != BP_NCCL_SUCCESS)
         return bp_fail(BP_ERR_UNSUPPORTED, "unknown version of NCCL: ncclGetVersion returned %d", result);
+    if (found <= 0)
+        return bp_fail(BP_ERR_UNSUPPORTED, "unknown version of NCCL: ncclGetVersion returned version %d", found);
     const int factor = found < 10000 ? 10 : 100; /* versions before 2.9 are encoded differently */
     snprintf(name, name_bytes, "NCCL %d.%d.%d", found / 100 / factor, found / 100 % factor, found % 100);
     if (found < BP_NCCL_BUFFERS)

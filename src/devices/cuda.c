@@ -142,7 +142,7 @@ static bp_status cuda_start(const bp_cuda_driver *driver, const char *library)
     if (error != BP_CU_SUCCESS) {
         const char *name = NULL;
         (void)driver->cuGetErrorName(error, &name);
-        return bp_fail(BP_ERR_NO_DEVICE, "the driver %s does not start: %s (%d)", library,
+        return bp_fail(BP_ERR_NO_DEVICE, "the driver %s does not start: cuInit: %s (%d)", library,
                        name != NULL ? name : "unknown", error);
     }
     return BP_OK;
@@ -170,7 +170,12 @@ bp_status bp_cuda_driver_load(const char *library, bp_cuda_driver *driver)
     int error = get_version(&version);
     if (error == BP_CU_STUB_LIBRARY)
         return fail_stub(library);
-    if (error != BP_CU_SUCCESS || version < OLDEST)
+    if (error != BP_CU_SUCCESS || version <= 0)
+        return bp_fail(BP_ERR_NO_DEVICE,
+                       "the driver %s is of an unknown version: cuDriverGetVersion returned %s %d; install a driver of "
+                       "CUDA 12.0 or later",
+                       library, error != BP_CU_SUCCESS ? "error" : "version", error != BP_CU_SUCCESS ? error : version);
+    if (version < OLDEST)
         return bp_fail(BP_ERR_NO_DEVICE, "the driver %s is of CUDA %d.%d; 12.0 or later is needed", library,
                        version / 1000, version % 1000 / 10);
 
@@ -206,7 +211,7 @@ bp_status bp_cuda_driver_load(const char *library, bp_cuda_driver *driver)
 bp_status bp_cuda_push(const bp_cuda *cuda)
 {
     int error = cuda->driver.cuCtxPushCurrent(cuda->context);
-    return bp_cuda_check(cuda, error, "making the device current");
+    return bp_cuda_check(cuda, error, "cuCtxPushCurrent: making the device current");
 }
 
 void bp_cuda_pop(const bp_cuda *cuda)
@@ -261,13 +266,20 @@ static int attribute(const bp_cuda *cuda, int which)
     return cuda->driver.cuDeviceGetAttribute(&value, which, cuda->device) == BP_CU_SUCCESS ? value : 0;
 }
 
+/* An attribute that every driver knows. */
+static bp_status query_attribute(const bp_cuda *cuda, int which, int *value)
+{
+    int error = cuda->driver.cuDeviceGetAttribute(value, which, cuda->device);
+    return bp_cuda_check(cuda, error, "cuDeviceGetAttribute: querying the device's attributes");
+}
+
 /* Finds the devices that can access its memory: itself, then its peers. */
 static bp_status find_peers(bp_cuda *cuda)
 {
     int count = 0, can;
     int error = cuda->driver.cuDeviceGetCount(&count);
     if (error != BP_CU_SUCCESS)
-        return bp_cuda_fail(&cuda->driver, error, "counting devices");
+        return bp_cuda_fail(&cuda->driver, error, "cuDeviceGetCount: counting devices");
     void *memory;
     BP_TRY(bp_new_array((size_t)count, sizeof *cuda->access, &memory));
     cuda->access = memory;
@@ -292,28 +304,32 @@ static bp_status open_device(bp_cuda *cuda)
     size_t left, total = 0;
     int error = driver->cuDeviceGetCount(&count);
     if (error != BP_CU_SUCCESS)
-        return bp_cuda_fail(driver, error, "counting devices");
+        return bp_cuda_fail(driver, error, "cuDeviceGetCount: counting devices");
     if (count == 0)
         return bp_fail(BP_ERR_NO_DEVICE, "cuda: the driver finds no GPU");
     if (cuda->config.ordinal < 0 || cuda->config.ordinal >= count)
         return bp_fail(BP_ERR_NO_DEVICE, "cuda: no device %d; this machine has %d, counted from 0",
                        cuda->config.ordinal, count);
     error = driver->cuDeviceGet(&cuda->device, cuda->config.ordinal);
-    BP_TRY(bp_cuda_check(cuda, error, "finding the device"));
+    BP_TRY(bp_cuda_check(cuda, error, "cuDeviceGet: finding the device"));
     error = driver->cuDevicePrimaryCtxRetain(&cuda->context, cuda->device);
-    BP_TRY(bp_cuda_check(cuda, error, "opening the device"));
+    BP_TRY(bp_cuda_check(cuda, error, "cuDevicePrimaryCtxRetain: opening the device"));
 
     *info = (bp_cuda_info){.ordinal = cuda->config.ordinal};
     error = driver->cuDeviceGetName(info->name, sizeof info->name, cuda->device);
-    if (error == BP_CU_SUCCESS)
-        error = driver->cuDriverGetVersion(&info->driver_version);
-    BP_TRY(bp_cuda_check(cuda, error, "querying the device's attributes"));
+    BP_TRY(bp_cuda_check(cuda, error, "cuDeviceGetName: querying the device's name"));
+    error = driver->cuDriverGetVersion(&info->driver_version);
+    BP_TRY(bp_cuda_check(cuda, error, "cuDriverGetVersion: querying the driver's version"));
     BP_TRY(bp_cuda_push(cuda));
     error = driver->cuMemGetInfo(&left, &total);
-    BP_TRY(bp_cuda_pop_check(cuda, error, "querying the device's memory"));
+    BP_TRY(bp_cuda_pop_check(cuda, error, "cuMemGetInfo: querying the device's memory"));
     info->total_bytes = total;
-    info->compute_major = attribute(cuda, COMPUTE_MAJOR);
-    info->compute_minor = attribute(cuda, COMPUTE_MINOR);
+    int major, minor, has_virtual_memory;
+    BP_TRY(query_attribute(cuda, COMPUTE_MAJOR, &major));
+    BP_TRY(query_attribute(cuda, COMPUTE_MINOR, &minor));
+    BP_TRY(query_attribute(cuda, VIRTUAL_MEMORY, &has_virtual_memory));
+    info->compute_major = major;
+    info->compute_minor = minor;
     info->stream_ordered = attribute(cuda, MEMORY_POOLS) != 0;
     cuda->multiprocessors = attribute(cuda, MULTIPROCESSORS);
     cuda->shared_bytes = attribute(cuda, SHARED_BYTES);
@@ -321,7 +337,7 @@ static bp_status open_device(bp_cuda *cuda)
     cuda->traits = (bp_device_traits){.size = sizeof cuda->traits, .granularity = PLAIN_GRANULARITY};
     if (cuda->config.memory == BP_CUDA_PLAIN)
         return BP_OK;
-    if (!attribute(cuda, VIRTUAL_MEMORY))
+    if (!has_virtual_memory)
         return bp_fail(
             BP_ERR_UNSUPPORTED,
             "cuda: device %d (%s) has no virtual memory management; use BP_CUDA_PLAIN, whose slabs cannot be "

@@ -75,7 +75,7 @@ bp_status bp_cuda_choose_memory(bp_cuda *cuda)
         size_t bytes = 0;
         bp_cu_allocation_prop prop = prop_of(cuda);
         error = cuda->driver.cuMemGetAllocationGranularity(&bytes, &prop, RECOMMENDED);
-        BP_TRY(bp_cuda_check(cuda, error, "querying the allocation granularity"));
+        BP_TRY(bp_cuda_check(cuda, error, "cuMemGetAllocationGranularity: querying the allocation granularity"));
         info->recommended_granularity = bytes;
         error = cuda->driver.cuMemCreate(&handle, bytes, &prop, 0);
         if (error == BP_CU_SUCCESS || info->handle_types == 0 ||
@@ -83,10 +83,9 @@ bp_status bp_cuda_choose_memory(bp_cuda *cuda)
             break;
         info->handle_types = info->handle_types != least ? least : 0;
     } while (true);
-    if (error == BP_CU_SUCCESS)
-        error = cuda->driver.cuMemRelease(handle);
     if (error != BP_CU_SUCCESS)
-        return cuda_fail_memory(cuda, error, info->recommended_granularity, "a trial allocation");
+        return cuda_fail_memory(cuda, error, info->recommended_granularity, "cuMemCreate: a trial allocation");
+    BP_TRY(bp_cuda_check(cuda, cuda->driver.cuMemRelease(handle), "cuMemRelease: the end of a trial allocation"));
 
     info->multicast_granularity = ask_multicast(cuda, RECOMMENDED);
     if (info->multicast_granularity > MOST_MULTICAST_BYTES)
@@ -166,7 +165,7 @@ bp_status bp_cuda_reserve(void *self, uint64_t bytes, uint64_t alignment, void *
     int error = cuda->driver.cuMemAddressReserve(&reserved, (size_t)bytes, (size_t)alignment, 0, 0);
     bp_cuda_pop(cuda);
     if (error != BP_CU_SUCCESS)
-        return cuda_fail_memory(cuda, error, bytes, "reserving address space");
+        return cuda_fail_memory(cuda, error, bytes, "cuMemAddressReserve: reserving address space");
     *address = (void *)(uintptr_t)reserved; /* NOLINT(performance-no-int-to-ptr): it is one of the device */
     return BP_OK;
 }
@@ -176,7 +175,7 @@ bp_status bp_cuda_unreserve(void *self, void *address, uint64_t bytes)
     bp_cuda *cuda = self;
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuMemAddressFree((uintptr_t)address, (size_t)bytes);
-    return bp_cuda_pop_check(cuda, error, "unreserving address space");
+    return bp_cuda_pop_check(cuda, error, "cuMemAddressFree: unreserving address space");
 }
 
 bp_status bp_cuda_commit(void *self, uint64_t bytes, uint64_t *handle)
@@ -195,7 +194,7 @@ bp_status bp_cuda_commit(void *self, uint64_t bytes, uint64_t *handle)
             (void)cuda->driver.cuMemRelease(made);
         bp_cuda_pop(cuda);
         if (error != BP_CU_SUCCESS)
-            status = cuda_fail_memory(cuda, error, bytes, "commit");
+            status = cuda_fail_memory(cuda, error, bytes, "cuMemCreate: commit");
     }
     if (status == BP_OK)
         *handle = made;
@@ -220,7 +219,7 @@ bp_status bp_cuda_decommit(void *self, uint64_t handle)
         return BP_OK;
     }
     (void)cuda_note_block(cuda, &block); /* cannot fail: the entry was just removed */
-    return bp_cuda_fail(&cuda->driver, error, "freeing physical memory");
+    return bp_cuda_fail(&cuda->driver, error, "cuMemRelease: freeing physical memory");
 }
 
 bp_status bp_cuda_map(void *self, void *address, uint64_t bytes, uint64_t handle)
@@ -228,10 +227,10 @@ bp_status bp_cuda_map(void *self, void *address, uint64_t bytes, uint64_t handle
     bp_cuda *cuda = self;
     BP_TRY(cuda_memory_check_bytes(cuda, bytes, "map"));
     BP_TRY(bp_cuda_push(cuda));
-    const char *what = "mapping memory";
+    const char *what = "cuMemMap: mapping memory";
     int error = cuda->driver.cuMemMap((uintptr_t)address, (size_t)bytes, 0, handle, 0);
     if (error == BP_CU_SUCCESS) {
-        what = "making memory accessible";
+        what = "cuMemSetAccess: making memory accessible";
         error = cuda->driver.cuMemSetAccess((uintptr_t)address, (size_t)bytes, cuda->access, cuda->access_count);
         if (error != BP_CU_SUCCESS)
             (void)cuda->driver.cuMemUnmap((uintptr_t)address, (size_t)bytes);
@@ -245,7 +244,7 @@ bp_status bp_cuda_unmap(void *self, void *address, uint64_t bytes)
     bp_cuda *cuda = self;
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuMemUnmap((uintptr_t)address, (size_t)bytes);
-    return bp_cuda_pop_check(cuda, error, "unmapping memory");
+    return bp_cuda_pop_check(cuda, error, "cuMemUnmap: unmapping memory");
 }
 
 /* ---- slabs of plain allocations, for legacy IPC ------------------------------------------------------------------------ */
@@ -269,7 +268,7 @@ bp_status bp_cuda_plain_reserve(void *self, uint64_t bytes, uint64_t alignment, 
             (void)cuda->driver.cuMemFree(made);
         bp_cuda_pop(cuda);
         if (error != BP_CU_SUCCESS)
-            status = cuda_fail_memory(cuda, error, total, "allocating");
+            status = cuda_fail_memory(cuda, error, total, "cuMemAlloc: allocating");
     }
     if (status == BP_OK)
         *address = (void *)(uintptr_t)aligned; /* NOLINT(performance-no-int-to-ptr): it is one of the device */
@@ -294,7 +293,7 @@ bp_status bp_cuda_plain_unreserve(void *self, void *address, uint64_t bytes)
         return BP_OK;
     }
     (void)cuda_note_block(cuda, &block); /* cannot fail: the entry was just removed */
-    return bp_cuda_fail(&cuda->driver, error, "freeing memory");
+    return bp_cuda_fail(&cuda->driver, error, "cuMemFree: freeing memory");
 }
 
 bp_status bp_cuda_plain_commit(void *self, uint64_t bytes, uint64_t *handle)
@@ -341,7 +340,8 @@ bp_status bp_cuda_allocate(void *self, uint64_t bytes, void *stream, void **addr
                                           : cuda->driver.cuMemAlloc(&made, (size_t)bytes);
     bp_cuda_pop(cuda);
     if (error != BP_CU_SUCCESS)
-        return cuda_fail_memory(cuda, error, bytes, "allocating");
+        return cuda_fail_memory(cuda, error, bytes,
+                                cuda->info.stream_ordered ? "cuMemAllocAsync: allocating" : "cuMemAlloc: allocating");
     *address = (void *)(uintptr_t)made; /* NOLINT(performance-no-int-to-ptr): it is one of the device */
     return BP_OK;
 }
@@ -353,15 +353,17 @@ bp_status bp_cuda_free(void *self, void *address, uint64_t bytes, void *stream)
     const bp_cuda_stream *s = stream;
     (void)bytes;
     BP_TRY(bp_cuda_push(cuda));
-    int error;
     if (cuda->info.stream_ordered) {
-        error = cuda->driver.cuMemFreeAsync((uintptr_t)address, s->handle);
-    } else {
-        error = cuda->driver.cuStreamSynchronize(s->handle);
-        if (error == BP_CU_SUCCESS)
-            error = cuda->driver.cuMemFree((uintptr_t)address);
+        int error = cuda->driver.cuMemFreeAsync((uintptr_t)address, s->handle);
+        return bp_cuda_pop_check(cuda, error, "cuMemFreeAsync: freeing memory");
     }
-    return bp_cuda_pop_check(cuda, error, "freeing memory");
+    const char *what = "cuStreamSynchronize: waiting before memory is freed";
+    int error = cuda->driver.cuStreamSynchronize(s->handle);
+    if (error == BP_CU_SUCCESS) {
+        what = "cuMemFree: freeing memory";
+        error = cuda->driver.cuMemFree((uintptr_t)address);
+    }
+    return bp_cuda_pop_check(cuda, error, what);
 }
 
 /* ---- host memory ---------------------------------------------------------------------------------------------------- */
@@ -377,7 +379,7 @@ bp_status bp_cuda_pin(void *self, void *address, uint64_t bytes)
     if (error == BP_CU_OUT_OF_MEMORY)
         return bp_fail(BP_ERR_NO_HOST_MEMORY, "cuda: %llu bytes of host memory could not be pinned: out of memory",
                        (unsigned long long)bytes);
-    return bp_cuda_check(cuda, error, "pinning host memory");
+    return bp_cuda_check(cuda, error, "cuMemHostRegister: pinning host memory");
 }
 
 bp_status bp_cuda_unpin(void *self, void *address, uint64_t bytes)
@@ -386,5 +388,5 @@ bp_status bp_cuda_unpin(void *self, void *address, uint64_t bytes)
     (void)bytes;
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuMemHostUnregister(address);
-    return bp_cuda_pop_check(cuda, error, "unpinning host memory");
+    return bp_cuda_pop_check(cuda, error, "cuMemHostUnregister: unpinning host memory");
 }

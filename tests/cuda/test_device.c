@@ -563,6 +563,9 @@ static void test_each_call_fails(void **state)
             bool fine = try_everything();
             uint64_t used = fake_cuda_calls(function) - before;
             failed += !fine;
+            if (!fine && !gives_back(function) && strstr(bp_error_detail(), function) == NULL)
+                fail_msg("use %llu of %s: \"%s\" does not name it", (unsigned long long)nth, function,
+                         bp_error_detail());
             if (!gives_back(function) && *fake_cuda_broken() + *fake_cuda_leaks() != '\0')
                 fail_msg("use %llu of %s: %s%s", (unsigned long long)nth, function, fake_cuda_broken(),
                          fake_cuda_leaks());

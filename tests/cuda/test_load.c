@@ -47,11 +47,18 @@ static void test_not_a_driver(void **state)
     fake_cuda_reset();
     assert_true(fake_cuda_fail("cuInit", 1, 802));
     is_no_device(emulated, "CUDA_ERROR_SYSTEM_NOT_READY");
+    fake_cuda_reset();
+    assert_true(fake_cuda_fail("cuDriverGetVersion", 1, 999));
+    is_no_device(emulated, "of an unknown version: cuDriverGetVersion returned error 999");
+    fake_cuda_reset();
     fake_cuda_config config;
     fake_cuda_config_init(&config);
     config.devices = 0;
     fake_cuda_configure(&config);
     is_no_device(emulated, "no GPU");
+    config.version = 0;
+    fake_cuda_configure(&config);
+    is_no_device(emulated, "of an unknown version: cuDriverGetVersion returned version 0");
     fake_cuda_reset();
 }
 
