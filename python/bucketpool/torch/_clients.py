@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, Hashable, List, Optional, Tuple
 
 import torch
 
+from .._abi import Uncopied
 from .._library import logprob
 from ..errors import ScheduleError
 from .comm import GroupComm
@@ -16,7 +17,7 @@ from .comm import GroupComm
 MOST = 8  # clients for each group and for the process alone; each client has workspaces
 
 
-class Handle:
+class Handle(Uncopied):
     """A client, destroyed when neither the cache nor a running call refers to it. start: its first id."""
 
     def __init__(self, made: ctypes.c_void_p, destroy: str, generation: int, start: int = 0) -> None:

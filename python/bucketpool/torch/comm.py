@@ -29,6 +29,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions
 
 from .. import _abi
+from .._abi import Uncopied
 from .._library import call, core, made, recorded, status_of, words_of
 from ..errors import OF_STATUS, CommError, Error, InvalidArgument, Mismatch, RankTimeout, Unsupported
 from . import _tensors
@@ -48,7 +49,7 @@ _SETTLING = 0.5  # seconds, for gloo's thread at exit
 _TOLD = struct.Struct(f"=i{_FACTS}q{_WORDS}s")
 
 
-class GroupComm:
+class GroupComm(Uncopied):
     """The communicator of a process group, made by comm_of(). It holds no reference to the group.
 
     Attributes: rank, ranks (of this process in the group); handle (bp_comm); trusting (see trust()); timeout

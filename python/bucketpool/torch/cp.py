@@ -27,6 +27,7 @@ import torch
 import torch.distributed as dist
 
 from .. import _abi
+from .._abi import Uncopied
 from .._library import call, configured, made, viewed
 from .._library import logprob as library
 from ..errors import InvalidArgument
@@ -63,7 +64,7 @@ def padding_multiple(ranks: int, tp: int = 1, fp8: bool = False) -> int:
     return multiple.value
 
 
-class PackedSplit:
+class PackedSplit(Uncopied):
     """The split of one batch over CP ranks. It never changes; any thread may use it.
 
     - cu_seqlens: [sequences + 1], 0 and the end of each sequence; int32 or int64 on any device, or a sequence
@@ -111,6 +112,9 @@ class PackedSplit:
         self.local_tokens = info.local_tokens
         self.data_sequences, self.data_tokens = info.data_sequences, info.data_tokens
         self._fingerprint = ctypes.c_int64(info.fingerprint).value
+
+    def __copy__(self) -> "PackedSplit":
+        return self  # and of deepcopy
 
     def tokens(self, order: str) -> int:
         """The number of tokens in an order."""

@@ -27,6 +27,7 @@ import torch
 import torch.distributed as dist
 
 from .. import _abi
+from .._abi import Uncopied
 from .._library import call, configured, filled, made, recorded, viewed
 from .._library import logprob as library
 from ..errors import Error, InvalidArgument, ScheduleError
@@ -117,7 +118,7 @@ class _Client(_clients.Handle):
         return self._value
 
 
-class Loss:
+class Loss(Uncopied):
     """The loss of a step and its statistics. Creation is collective with a group.
 
     - max_sequences: sequences of all micro-batches of a step, at most; the same on all ranks
