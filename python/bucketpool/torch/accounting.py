@@ -4,10 +4,12 @@ torch.cuda.memory_allocated(), memory_reserved() and memory_summary() know only 
 that and its pools.
 """
 
-from typing import Any, Iterable, NamedTuple, Optional, Union
+from typing import Any, Iterable, List, NamedTuple, Optional, Union
 
 import torch
 
+from ..handle import handle_of
+from ..names import list_of
 from ..pool import Pool
 
 __all__ = ["Memory", "memory", "memory_summary"]
@@ -38,9 +40,17 @@ class Memory(NamedTuple):
                 f"({_size(self.torch_bytes)} allocated)")
 
 
+def _several(pools: Union[Pool, Iterable[Pool]]) -> List[Pool]:
+    """One pool or several. Raises InvalidArgument for other objects, and for closed pools."""
+    several = [pools] if isinstance(pools, Pool) else list_of(pools, "pools")
+    for each in several:
+        handle_of(each, Pool, "pools")
+    return several
+
+
 def memory(pools: Union[Pool, Iterable[Pool]]) -> Memory:
     """The memory of pools on one device, and that of PyTorch there. Raises InvalidArgument (a closed pool)."""
-    pools = [pools] if isinstance(pools, Pool) else list(pools)
+    pools = _several(pools)
     counters = [pool.statistics for pool in pools]
     ordinals = {pool.device.ordinal for pool in pools} - {None}
     allocated = reserved = 0
@@ -53,7 +63,7 @@ def memory(pools: Union[Pool, Iterable[Pool]]) -> Memory:
 
 def memory_summary(pools: Union[Pool, Iterable[Pool]], device: Any = None, abbreviated: bool = True) -> str:
     """torch.cuda.memory_summary() of the device with a line for each pool; without a GPU the lines alone."""
-    pools = [pools] if isinstance(pools, Pool) else list(pools)
+    pools = _several(pools)
     lines = [] if not torch.cuda.is_available() else [torch.cuda.memory_summary(device, abbreviated)]
     lines += [_row("bucketpool", "Slabs", "Live Now", "Live Peak", "Policy")]
     for pool in pools:

@@ -31,7 +31,7 @@ from .._abi import Uncopied
 from .._library import call, configured, made, viewed
 from .._library import logprob as library
 from ..errors import InvalidArgument
-from ..names import whole
+from ..names import shown, whole
 from . import _clients, _tensors
 from ._passes import Untraced, only_once
 from .comm import GroupComm, comm_of
@@ -148,6 +148,7 @@ class PackedSplit(Uncopied):
 
         Differentiable with shift "keep". Communicates nothing.
         """
+        _check_tensor("tensor", tensor)
         if shift != "keep" and tensor.requires_grad:
             raise InvalidArgument(f"split: shift={shift!r} of a tensor that requires a gradient is unsupported; shift "
                                   "only labels and masks")
@@ -169,8 +170,12 @@ class PackedSplit(Uncopied):
 
 
 def _begins(name: str, given: CuSeqlens) -> torch.Tensor:
-    begins = given if isinstance(given, torch.Tensor) else torch.as_tensor(given, device="cpu")
-    if begins.dim() != 1 or begins.numel() == 0 or begins.dtype.is_floating_point or begins.dtype == torch.bool:
+    try:
+        begins = given if isinstance(given, torch.Tensor) else torch.as_tensor(given, device="cpu")
+    except (RuntimeError, TypeError, ValueError):  # no numbers, or too large ones
+        raise InvalidArgument(f"{name}: expected [sequences + 1] integers, got {shown(given)}") from None
+    is_integer = not (begins.dtype.is_floating_point or begins.dtype.is_complex or begins.dtype == torch.bool)
+    if not is_integer or begins.is_meta or begins.dim() != 1 or begins.numel() == 0:
         raise InvalidArgument(f"{name}: shape {list(begins.shape)} of {begins.dtype}; pass [sequences + 1] integers")
     return begins.detach().to("cpu", torch.int64).contiguous()
 
@@ -178,7 +183,13 @@ def _begins(name: str, given: CuSeqlens) -> torch.Tensor:
 # ---- rearrangements ------------------------------------------------------------------------------------------------
 
 
+def _check_tensor(name: str, given: Any) -> None:
+    if not isinstance(given, torch.Tensor):
+        raise InvalidArgument(f"{name}: expected a tensor, got {shown(given)}")
+
+
 def _together(tensor: torch.Tensor, tokens: int, what: str) -> torch.Tensor:
+    _check_tensor("tensor", tensor)
     if tensor.dim() == 0 or tensor.shape[0] != tokens:
         raise InvalidArgument(f"tensor of shape {list(tensor.shape)}: the batch has {tokens} tokens in {what} order; "
                               f"pass [{tokens}, ...]")
@@ -357,6 +368,7 @@ def postprocess_packed_seqs_context_parallel(output: torch.Tensor, cu_seqlens: O
 
     Backward takes this rank's tokens from its own gradient and communicates nothing.
     """
+    _check_tensor("output", output)
     if not post_process:
         return output
     if comm_of(group) is None or cu_seqlens is None or not gather_output:

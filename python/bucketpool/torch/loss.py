@@ -31,7 +31,7 @@ from .._abi import Uncopied
 from .._library import call, configured, filled, made, recorded, viewed
 from .._library import logprob as library
 from ..errors import Error, InvalidArgument, ScheduleError
-from ..names import member, whole
+from ..names import member, shown, whole
 from . import _clients, _tensors
 from .comm import comm_of
 from .cp import PackedSplit
@@ -341,7 +341,10 @@ class Loss(Uncopied):
 def _device_of(device: Union[None, str, torch.device]) -> torch.device:
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    return with_index(torch.device(device))
+    try:
+        return with_index(torch.device(device))
+    except (RuntimeError, TypeError) as error:
+        raise InvalidArgument(f"device: expected cpu or cuda, got {shown(device)} ({str(error).splitlines()[0]})") from None
 
 
 def _place_of(name: str, place: Place) -> Tuple[int, int]:

@@ -29,7 +29,7 @@ import torch.distributed as dist
 
 from ..errors import FileError, InvalidArgument, Unsupported
 from ..handle import at_exit
-from ..names import whole
+from ..names import optional, shown, whole
 from ..pool import Pool
 from ..profile import Profile
 
@@ -61,6 +61,9 @@ class Snapshots:
         self.rank, self.ranks = _ranks(rank, ranks)
         self.steps = frozenset(whole(step, 64, "steps") for step in steps)
         chosen = None if record_ranks is None else [whole(each, 32, "record_ranks") for each in record_ranks]
+        optional(coordinates, "coordinates")
+        if allocator is not None and not isinstance(allocator, bool):
+            raise InvalidArgument(f"allocator: expected True, False or None, got {shown(allocator)}")
         if coordinates is not None and (not coordinates or not _NAME.issuperset(coordinates)):
             raise InvalidArgument(f"coordinates: expected letters, digits, '_' and '-', got {coordinates!r}")
         if allocator and not torch.cuda.is_available():

@@ -21,8 +21,8 @@ from support import Served  # noqa: E402
 
 MODULES = ("accounting", "allocator", "capture", "comm", "cp", "distillation", "fsdp2", "lm_head", "logprob", "loss",
            "replanner", "snapshots")
-# Replace the allocator of the process, or all following calls.
-LEFT_OUT = {"pluggable_allocator", "serving", "set_timeout", "trust", "close"}
+# Replace the allocator of the process, or all following calls; are made by other functions.
+LEFT_OUT = {"pluggable_allocator", "serving", "set_timeout", "trust", "close", "Attachment", "GraphCapture", "Planned"}
 REFUSED = (bp.Error, TypeError, ValueError, OverflowError, ImportError, NotImplementedError)
 
 

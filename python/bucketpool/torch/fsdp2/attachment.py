@@ -12,6 +12,7 @@ from torch import nn
 from ..._library import call, core
 from ...device import Device, Stream
 from ...errors import InvalidArgument, Mismatch, ScheduleError
+from ...names import list_of, optional, shown
 from ...plan import Plan
 from ...pool import Pool, Prepared, Statistics, check_options
 from ...registration import Registration
@@ -314,6 +315,9 @@ def _timelines_of(module: nn.Module, timelines: Timelines, phases: bool, any_ver
         timelines = [first] if later.events in (first.events, []) else [first, later]
     elif isinstance(timelines, Timeline):
         timelines = [timelines]
+    for each in list_of(timelines, "timelines"):
+        if not isinstance(each, Timeline):
+            raise InvalidArgument(f"timelines: expected a Timeline, got {shown(each)}")
     return [each if phases else each.without_phases() for each in timelines]
 
 
@@ -330,6 +334,7 @@ def plan_of(module: nn.Module, timelines: Timelines = None, name: Optional[str] 
     plan_of(model).model.write_units("units.json") writes the input of `bucketpool plan --joint units.json`. Raises as
     predict(); InvalidArgument and ScheduleError (recordings of other modules, or of incomplete steps).
     """
+    optional(name, "name")
     return Planned(name or _name(module), _timelines_of(module, timelines, phases, any_version))
 
 
