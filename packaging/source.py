@@ -51,18 +51,18 @@ def epoch(tree: Path = PROJECT) -> int:
 
 
 def members() -> list[str]:
-    known = git("ls-files")
+    known = git("ls-files", "-z")
     if known is not None:
-        return sorted(known.splitlines())
+        return sorted(filter(None, known.split("\0")))
     files = (path.relative_to(PROJECT) for path in PROJECT.rglob("*") if path.is_file())
     return sorted(str(path) for path in files if not re.match(r"build|dist$|\.git$", path.parts[0]) and "__pycache__" not in path.parts)
 
 
 def build(output: Path, allow_dirty: bool = False) -> Path:
     """Writes bucketpool-VERSION.tar.xz into a folder."""
-    changed = (git("status", "--porcelain") or "").splitlines()
+    changed = (git("status", "--porcelain", "-z") or "").split("\0")[:-1]
     if changed and not allow_dirty:
-        raise Dirty(f"{len(changed)} files differ from the commit, {changed[0].split()[-1]} among them; commit or stash them")
+        raise Dirty(f"{len(changed)} files differ from the commit, {changed[0][3:]} among them; commit or stash them")
     name = f"bucketpool-{version()}"
     seconds, buffer = epoch(), io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as tar:

@@ -1,9 +1,11 @@
 """The stages of ./check: build legs with their tests, and static checks. Prints the progress and the time of each, and one counted line."""
 
+import functools
 import glob
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -181,6 +183,12 @@ def static_checks():
     took("static", begun)
 
 
+def pkg_config(prefix, libraries, *options):
+    """Its words for libraries of a prefix; it escapes blanks and quotes as a shell does."""
+    env = {**os.environ, "PKG_CONFIG_PATH": os.path.join(prefix, "lib", "pkgconfig")}
+    return shlex.split(subprocess.run(["pkg-config", *options, *libraries], env=env, check=True, capture_output=True, text=True).stdout)
+
+
 def installation():
     """Installs into an empty prefix and builds examples against it, shared and static, as a user would."""
     begun = begin("install")
@@ -196,7 +204,6 @@ def installation():
     command = os.path.join(prefix, "bin", "bucketpool")  # finds its libraries by itself
     works = good and run([command, "plan", "examples/models/Llama-3.1-8B"], log, env={k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"})
     count("install: the command", "passed" if works else "failed")
-    environment = {**os.environ, "PKG_CONFIG_PATH": os.path.join(prefix, "lib", "pkgconfig")}
     examples = [("plan_model", "", "gcc", "bucketpool-formats", [], "examples/models/Llama-3.1-8B"),
                 ("logprob", "", "gcc", "bucketpool-logprob", [], ".")]
     if shutil.which("mpicc") and shutil.which("mpirun"):
@@ -208,14 +215,15 @@ def installation():
                          ["examples/mpi", "2", "--steps", "2"], "."))
     for example, more, compiler, libraries, start, folder in examples:
         # static: of our libraries the archives, of everything else what the system has
-        archives = " ".join("-l" + library for library in [*reversed(libraries.split()), "bucketpool"])
-        static = f"-Wl,-Bstatic {archives} -Wl,-Bdynamic,--as-needed $(pkg-config --static --libs {libraries})"
-        for kind, flags in (("shared", f"$(pkg-config --libs {libraries})"), ("static", static)):
+        archives = ["-l" + library for library in [*reversed(libraries.split()), "bucketpool"]]
+        flags_of = functools.partial(pkg_config, prefix, libraries.split())
+        static = ["-Wl,-Bstatic", *archives, "-Wl,-Bdynamic,--as-needed", *(flags_of("--static", "--libs") if good else [])]
+        for kind, flags in (("shared", flags_of("--libs") if good else []), ("static", static)):
             program = os.path.join(BUILDS, f"{os.path.dirname(example) or example}-{kind}")
-            command = (f"{compiler} -std=c17 examples/{example}.c {more} -o {program} $(pkg-config --cflags {libraries}) "
-                       f"-L$PREFIX/lib {flags} -lm")
+            command = [compiler, "-std=c17", f"examples/{example}.c", *more.split(), "-o", program, *(flags_of("--cflags") if good else []),
+                       f"-L{prefix}/lib", *flags, "-lm"]
             loaded = {"LD_LIBRARY_PATH": os.path.join(prefix, "lib")} if kind == "shared" else {}
-            works = good and run(["sh", "-c", command], log, env={**environment, "PREFIX": prefix}) and run(
+            works = good and run(command, log) and run(
                 [*start[:2], program, *start[2:]], log, cwd=folder, env={**os.environ, **loaded})
             count(f"install: {example}, {kind}", "passed" if works else "failed")
     if shutil.which("cmake"):

@@ -9,8 +9,8 @@ def tracked(*endings):
     """Paths with one of these endings, sorted: as git knows them, with new ones, or in a source tarball all but build folders."""
     paths = []
     if os.path.exists(".git") and shutil.which("git"):
-        known = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], capture_output=True, text=True, check=False)
-        paths = known.stdout.split("\n") if known.returncode == 0 else []
+        known = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], capture_output=True, text=True, check=False)
+        paths = known.stdout.split("\0") if known.returncode == 0 else []
     if not paths:  # also where git refuses a clone of another owner
         paths = [os.path.relpath(os.path.join(folder, name)) for folder, _, names in os.walk(".") for name in names]
         paths = [path for path in paths if not path.startswith(("build", ".git/", "dist/"))]
