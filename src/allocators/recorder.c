@@ -3,12 +3,12 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "allocators/observers.h"
 #include "allocators/report.h"
 #include "core/fail.h"
 #include "core/structs.h"
+#include "core/timeout.h"
 
 bp_status bp_recorder_create(size_t entries, bool timestamps, bp_recorder **recorder)
 {
@@ -54,11 +54,8 @@ static void recorder_note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, c
     if (recorder == NULL)
         return;
     uint64_t number = stream != NULL ? stream->number : 0, now = 0;
-    if (recorder->timestamps) {
-        struct timespec time;
-        clock_gettime(CLOCK_MONOTONIC, &time);
-        now = (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
-    }
+    if (recorder->timestamps)
+        now = bp_clock_ns();
     const void *address = bp_entry_address(&pool->entries[id]);
     uint64_t index = atomic_fetch_add(&recorder->next, 1);
     bp_record *record = &recorder->ring[index & recorder->mask];

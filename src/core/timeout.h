@@ -33,11 +33,25 @@ static inline bp_status bp_timeout_choose(uint32_t given, uint64_t *timeout_ms)
     return BP_OK;
 }
 
+/* A clock that fails (seccomp) stands still at 0. */
+static inline uint64_t bp_clock_of(clockid_t clock)
+{
+    struct timespec now = {0};
+    if (clock_gettime(clock, &now) != 0)
+        return 0;
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* Steps of the wall clock do not change it. */
 static inline uint64_t bp_clock_ns(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+    return bp_clock_of(CLOCK_MONOTONIC);
+}
+
+/* Also right where the sum that made the deadline has wrapped. */
+static inline bool bp_is_past(uint64_t deadline_ns)
+{
+    return (int64_t)(bp_clock_ns() - deadline_ns) > 0;
 }
 
 /* A list of ranks for a message: "2, 5, 6". Only the first few are named. */

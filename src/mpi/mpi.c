@@ -199,7 +199,7 @@ static bp_status await_all(const bp_mpi *comm, uint64_t deadline_ns)
         left -= count != MPI_UNDEFINED ? count : 0;
         if (left == 0 || count != 0)
             continue;
-        if (bp_clock_ns() <= deadline_ns) {
+        if (!bp_is_past(deadline_ns)) {
             pause_polling(polls);
             continue;
         }
@@ -321,11 +321,11 @@ static bp_status mpi_reduce_scatter(void *self, const void *from, void *to, uint
  * ask over yet. */
 static bp_status await_creation(bp_mpi *comm, const char *call)
 {
-    const uint64_t deadline_ns = comm->timeout_ms > 0 ? bp_clock_ns() + comm->timeout_ms * 1000000 : UINT64_MAX;
+    const uint64_t deadline_ns = bp_clock_ns() + comm->timeout_ms * 1000000;
     int done = 0;
     for (unsigned polls = 0; !done; polls++) {
         MPI_TRY(MPI_Test(&comm->creating, &done, MPI_STATUS_IGNORE), call);
-        if (!done && bp_clock_ns() > deadline_ns) {
+        if (!done && comm->timeout_ms > 0 && bp_is_past(deadline_ns)) {
             comm->stuck = true;
             timed_out = true;
             return bp_fail(

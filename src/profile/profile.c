@@ -17,11 +17,8 @@
 /* Sets the times of a recording that begins now. */
 static void note_clocks(bp_profile *profile)
 {
-    struct timespec time;
     profile->first_ns = profile->last_ns = bp_clock_ns();
-    clock_gettime(CLOCK_REALTIME, &time);
-    profile->realtime_offset_ns =
-        (int64_t)((uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec - profile->first_ns);
+    profile->realtime_offset_ns = (int64_t)(bp_clock_of(CLOCK_REALTIME) - profile->first_ns);
 }
 
 uint32_t bp_profile_note_live(const bp_pool *pool, bp_live_note *notes)
@@ -482,6 +479,7 @@ void bp_profile_destroy(bp_profile **profile)
     *profile = NULL;
     if (!bp_process_is_here(&p->process))
         return;
+    BP_KEEP_ERROR;
     if (p->open != BP_OPEN_NOTHING)
         (void)bp_profile_stop(p);
     profile_destroy(p);

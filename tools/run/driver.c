@@ -196,7 +196,7 @@ void driver_destroy(driver **destroyed)
 
 uint64_t driver_now_ns(void)
 {
-    struct timespec now;
+    struct timespec now = {0};
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }

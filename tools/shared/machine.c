@@ -134,7 +134,7 @@ uint64_t machine_cache_bytes(void)
 
 double machine_seconds(void)
 {
-    struct timespec now;
+    struct timespec now = {0};
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }

@@ -108,8 +108,11 @@ static void *watch(void *user)
             snprintf(text, sizeof text, "%.120s%s, %s so far", p->what, detail, spent);
             print(p, now, text);
         }
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
+        struct timespec until = {0};
+        if (clock_gettime(CLOCK_MONOTONIC, &until) != 0) { /* nothing to show, and no end to wait for */
+            pthread_cond_wait(&p->ends, &p->mutex);
+            continue;
+        }
         until.tv_nsec += (long)(TERMINAL_EVERY * 1e9);
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;
