@@ -559,6 +559,7 @@ void bp_capture_destroy(bp_capture **capture)
     *capture = NULL;
     if (c->pool != NULL && !bp_device_is_here(c->pool->device))
         return;
+    BP_KEEP_ERROR;
     if (c->pool != NULL && !c->ended) {
         drop_references(c);
         capture_leave(c);

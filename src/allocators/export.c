@@ -80,6 +80,7 @@ static void export_give_back(exported *l)
     bp_exports *exports = l->exports;
     if (!bp_process_is_here(&exports->process))
         return;
+    BP_KEEP_ERROR;
     pthread_mutex_lock(&exports->mutex);
     bool last = --exports->tensors == 0 && exports->pool_is_gone;
     pthread_mutex_unlock(&exports->mutex);

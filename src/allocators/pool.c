@@ -447,6 +447,7 @@ void bp_pool_destroy(bp_pool **pool)
     *pool = NULL;
     if (!bp_device_is_here(p->device))
         return;
+    BP_KEEP_ERROR;
     bp_capture_pool_gone(p);
     if (p->fences != NULL) { /* a pool that never served has no work to wait for */
         /* stream by stream: a device-wide wait would invalidate every capture on the device */

@@ -123,6 +123,7 @@ void bp_comm_release(bp_comm *comm)
     if (!bp_process_is_here(&comm->process) ||
         atomic_fetch_sub_explicit(&comm->references, 1, memory_order_acq_rel) > 1)
         return;
+    BP_KEEP_ERROR;
     comm->ops->destroy(comm->self);
     free_comm(comm);
 }

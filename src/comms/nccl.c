@@ -62,7 +62,7 @@ bp_status bp_nccl_check(bp_nccl *nccl, int result, const char *call)
 {
     const struct timespec pause = {.tv_nsec = 50000};
     const uint64_t deadline_ns = bp_clock_ns() + nccl->timeout_ms * 1000000;
-    while (result == BP_NCCL_IN_PROGRESS && (nccl->timeout_ms == 0 || bp_clock_ns() < deadline_ns)) {
+    while (result == BP_NCCL_IN_PROGRESS && (nccl->timeout_ms == 0 || !bp_is_past(deadline_ns))) {
         nanosleep(&pause, NULL);
         if (!nccl_state(nccl, &result))
             break;
@@ -168,6 +168,7 @@ static bp_status exchange_init(bp_nccl *nccl)
 
 static void exchange_finish(bp_nccl *nccl)
 {
+    BP_KEEP_ERROR;
     if (nccl->memory != NULL)
         (void)bp_device_free(nccl->device, nccl->memory, memory_bytes(nccl), nccl->stream);
     bp_stream_destroy(&nccl->stream);
@@ -194,7 +195,7 @@ bp_status bp_nccl_exchange_settle(bp_nccl *nccl)
             nccl->stuck = true;
             return bp_nccl_check(nccl, state, "an exchange");
         }
-        if (bp_clock_ns() > deadline_ns)
+        if (bp_is_past(deadline_ns))
             return nccl_fail_timeout(nccl, "ncclAllGather");
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
     }
@@ -222,8 +223,12 @@ static bp_status exchange_pieces(bp_nccl *nccl, const uint8_t *mine, uint64_t by
         bp_status status = enqueue(nccl, now);
         if (nccl->timeout_ms > 0 &&
             status != BP_ERR_TIMEOUT) { /* after a time-out NCCL could enqueue more work behind this */
+            const bp_kept_error kept = bp_error_keep();
             bp_status counted = bp_stream_call(nccl->stream, count_arrival, &nccl->arrived);
-            status = status == BP_OK ? counted : status;
+            if (status == BP_OK)
+                status = counted;
+            else
+                bp_error_put_back(&kept);
         }
         BP_TRY(status);
         BP_TRY(bp_nccl_exchange_settle(nccl));

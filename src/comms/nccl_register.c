@@ -119,14 +119,15 @@ bp_status bp_nccl_register(void *self, void *address, uint64_t bytes, bp_registe
 }
 
 /* Each kind has its own deregistration; calling the wrong one ends the process. Waits for a failed exchange first,
- * whose work may still run. */
+ * whose work may still run. Also done if the device cannot be made current, because the memory is unmapped next; NCCL
+ * sets the device itself. */
 bp_status bp_nccl_deregister(void *self, bp_register_kind kind, void *handle)
 {
     bp_nccl *nccl = self;
     bool window = kind >= BP_REGISTER_WINDOW;
-    bp_cuda_scope scope;
+    bp_cuda_scope scope = {NULL};
     (void)bp_nccl_exchange_settle(nccl);
-    BP_TRY(bp_cuda_enter(nccl->device, &scope));
+    (void)bp_cuda_enter(nccl->device, &scope);
     int result =
         window ? nccl->f.ncclCommWindowDeregister(nccl->comm, handle) : nccl->f.ncclCommDeregister(nccl->comm, handle);
     bp_status status = bp_nccl_check(nccl, result, window ? "ncclCommWindowDeregister" : "ncclCommDeregister");

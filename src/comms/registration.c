@@ -527,6 +527,7 @@ void bp_registration_destroy(bp_registration **registration)
         return;
     bp_registration *r = *registration;
     *registration = NULL;
+    BP_KEEP_ERROR;
     if (bp_process_is_here(&r->process))
         registration_let_go(r);
 }

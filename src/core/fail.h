@@ -36,6 +36,26 @@ static inline bp_status bp_fail_memory(size_t bytes)
     return bp_fail(BP_ERR_NO_HOST_MEMORY, "out of host memory: %zu bytes could not be allocated", bytes);
 }
 
+/* The thread's error while a function undoes or destroys: calls that fail meanwhile must not hide the error that is reported. */
+typedef struct bp_kept_error {
+    char detail[BP_DETAIL_BYTES];
+} bp_kept_error;
+
+static inline bp_kept_error bp_error_keep(void)
+{
+    bp_kept_error kept;
+    snprintf(kept.detail, sizeof kept.detail, "%s", bp_error_detail());
+    return kept;
+}
+
+static inline void bp_error_put_back(const bp_kept_error *kept)
+{
+    bp_error_record(BP_OK, kept->detail);
+}
+
+/* A declaration: restores the thread's error where the block is left. */
+#define BP_KEEP_ERROR __attribute__((cleanup(bp_error_put_back))) const bp_kept_error bp_kept_here = bp_error_keep()
+
 /* Propagates a failure. */
 #define BP_TRY(call)                                                                                                   \
     do {                                                                                                               \

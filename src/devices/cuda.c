@@ -28,7 +28,7 @@ static const char *const capture_advice[] = {
 _Static_assert(BP_CU_CAPTURE_FIRST + sizeof capture_advice / sizeof *capture_advice == BP_CU_CAPTURE_WRONG_THREAD + 1,
                "one advice per error");
 
-bp_status bp_cuda_fail(const bp_cuda_driver *driver, int error, const char *what)
+bp_status bp_cuda_fail(const bp_cuda_driver *driver, int error, const char *function, const char *what)
 {
     const char *name = NULL, *text = NULL;
     (void)driver->cuGetErrorName(error, &name);
@@ -45,8 +45,8 @@ bp_status bp_cuda_fail(const bp_cuda_driver *driver, int error, const char *what
         status = BP_ERR_CAPTURE;
         text = capture_advice[error - BP_CU_CAPTURE_FIRST];
     }
-    return bp_fail(status, "cuda: %s: %s (%s, %d)", what, text != NULL ? text : "the driver has no text for it",
-                   name != NULL ? name : "unknown", error);
+    return bp_fail(status, "cuda: %s: %s: %s (%s, %d)", what, function,
+                   text != NULL ? text : "the driver has no text for it", name != NULL ? name : "unknown", error);
 }
 
 /* ---- the driver ----------------------------------------------------------------------------------------------------- */
@@ -211,7 +211,7 @@ bp_status bp_cuda_driver_load(const char *library, bp_cuda_driver *driver)
 bp_status bp_cuda_push(const bp_cuda *cuda)
 {
     int error = cuda->driver.cuCtxPushCurrent(cuda->context);
-    return bp_cuda_check(cuda, error, "cuCtxPushCurrent: making the device current");
+    return bp_cuda_check(cuda, error, "cuCtxPushCurrent", "making the device current");
 }
 
 void bp_cuda_pop(const bp_cuda *cuda)
@@ -260,17 +260,14 @@ bp_status bp_cuda_config_init(bp_cuda_config *config, size_t size)
     return bp_struct_init("bp_cuda_config_init", config, size, &cuda_config_defaults, sizeof cuda_config_defaults);
 }
 
-static int attribute(const bp_cuda *cuda, int which)
+bp_status bp_cuda_attribute(const bp_cuda *cuda, int attribute, int *value)
 {
-    int value = 0;
-    return cuda->driver.cuDeviceGetAttribute(&value, which, cuda->device) == BP_CU_SUCCESS ? value : 0;
-}
-
-/* An attribute that every driver knows. */
-static bp_status query_attribute(const bp_cuda *cuda, int which, int *value)
-{
-    int error = cuda->driver.cuDeviceGetAttribute(value, which, cuda->device);
-    return bp_cuda_check(cuda, error, "cuDeviceGetAttribute: querying the device's attributes");
+    int found = 0;
+    const int error = cuda->driver.cuDeviceGetAttribute(&found, attribute, cuda->device);
+    if (error != BP_CU_SUCCESS && error != BP_CU_INVALID_VALUE)
+        return bp_cuda_fail(&cuda->driver, error, "cuDeviceGetAttribute", "querying the device's attributes");
+    *value = error == BP_CU_SUCCESS ? found : 0;
+    return BP_OK;
 }
 
 /* Finds the devices that can access its memory: itself, then its peers. */
@@ -279,16 +276,20 @@ static bp_status find_peers(bp_cuda *cuda)
     int count = 0, can;
     int error = cuda->driver.cuDeviceGetCount(&count);
     if (error != BP_CU_SUCCESS)
-        return bp_cuda_fail(&cuda->driver, error, "cuDeviceGetCount: counting devices");
+        return bp_cuda_fail(&cuda->driver, error, "cuDeviceGetCount", "counting devices");
     void *memory;
     BP_TRY(bp_new_array((size_t)count, sizeof *cuda->access, &memory));
     cuda->access = memory;
     cuda->access[cuda->access_count++] = (bp_cu_access){BP_CU_ON_DEVICE, cuda->device, READ_WRITE};
     for (int i = 0; i < count; i++) {
         int peer;
-        if (i == cuda->config.ordinal || cuda->driver.cuDeviceGet(&peer, i) != BP_CU_SUCCESS)
+        if (i == cuda->config.ordinal)
             continue;
-        if (cuda->driver.cuDeviceCanAccessPeer(&can, peer, cuda->device) == BP_CU_SUCCESS && can != 0)
+        error = cuda->driver.cuDeviceGet(&peer, i);
+        BP_TRY(bp_cuda_check(cuda, error, "cuDeviceGet", "finding peers"));
+        error = cuda->driver.cuDeviceCanAccessPeer(&can, peer, cuda->device);
+        BP_TRY(bp_cuda_check(cuda, error, "cuDeviceCanAccessPeer", "finding peers"));
+        if (can != 0)
             cuda->access[cuda->access_count++] = (bp_cu_access){BP_CU_ON_DEVICE, peer, READ_WRITE};
     }
     cuda->info.peers = (int32_t)cuda->access_count - 1;
@@ -304,40 +305,39 @@ static bp_status open_device(bp_cuda *cuda)
     size_t left, total = 0;
     int error = driver->cuDeviceGetCount(&count);
     if (error != BP_CU_SUCCESS)
-        return bp_cuda_fail(driver, error, "cuDeviceGetCount: counting devices");
+        return bp_cuda_fail(driver, error, "cuDeviceGetCount", "counting devices");
     if (count == 0)
         return bp_fail(BP_ERR_NO_DEVICE, "cuda: the driver finds no GPU");
     if (cuda->config.ordinal < 0 || cuda->config.ordinal >= count)
         return bp_fail(BP_ERR_NO_DEVICE, "cuda: no device %d; this machine has %d, counted from 0",
                        cuda->config.ordinal, count);
     error = driver->cuDeviceGet(&cuda->device, cuda->config.ordinal);
-    BP_TRY(bp_cuda_check(cuda, error, "cuDeviceGet: finding the device"));
+    BP_TRY(bp_cuda_check(cuda, error, "cuDeviceGet", "finding the device"));
     error = driver->cuDevicePrimaryCtxRetain(&cuda->context, cuda->device);
-    BP_TRY(bp_cuda_check(cuda, error, "cuDevicePrimaryCtxRetain: opening the device"));
+    BP_TRY(bp_cuda_check(cuda, error, "cuDevicePrimaryCtxRetain", "opening the device"));
 
     *info = (bp_cuda_info){.ordinal = cuda->config.ordinal};
     error = driver->cuDeviceGetName(info->name, sizeof info->name, cuda->device);
-    BP_TRY(bp_cuda_check(cuda, error, "cuDeviceGetName: querying the device's name"));
+    BP_TRY(bp_cuda_check(cuda, error, "cuDeviceGetName", "querying the device's attributes"));
     error = driver->cuDriverGetVersion(&info->driver_version);
-    BP_TRY(bp_cuda_check(cuda, error, "cuDriverGetVersion: querying the driver's version"));
+    BP_TRY(bp_cuda_check(cuda, error, "cuDriverGetVersion", "querying the device's attributes"));
     BP_TRY(bp_cuda_push(cuda));
     error = driver->cuMemGetInfo(&left, &total);
-    BP_TRY(bp_cuda_pop_check(cuda, error, "cuMemGetInfo: querying the device's memory"));
+    BP_TRY(bp_cuda_pop_check(cuda, error, "cuMemGetInfo", "querying the device's memory"));
     info->total_bytes = total;
-    int major, minor, has_virtual_memory;
-    BP_TRY(query_attribute(cuda, COMPUTE_MAJOR, &major));
-    BP_TRY(query_attribute(cuda, COMPUTE_MINOR, &minor));
-    BP_TRY(query_attribute(cuda, VIRTUAL_MEMORY, &has_virtual_memory));
-    info->compute_major = major;
-    info->compute_minor = minor;
-    info->stream_ordered = attribute(cuda, MEMORY_POOLS) != 0;
-    cuda->multiprocessors = attribute(cuda, MULTIPROCESSORS);
-    cuda->shared_bytes = attribute(cuda, SHARED_BYTES);
+    int virtual_memory = 0;
+    const struct {
+        int number, *value;
+    } attributes[] = {{COMPUTE_MAJOR, &info->compute_major}, {COMPUTE_MINOR, &info->compute_minor},
+                      {MEMORY_POOLS, &info->stream_ordered}, {MULTIPROCESSORS, &cuda->multiprocessors},
+                      {SHARED_BYTES, &cuda->shared_bytes},   {VIRTUAL_MEMORY, &virtual_memory}};
+    for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++)
+        BP_TRY(bp_cuda_attribute(cuda, attributes[i].number, attributes[i].value));
 
     cuda->traits = (bp_device_traits){.size = sizeof cuda->traits, .granularity = PLAIN_GRANULARITY};
     if (cuda->config.memory == BP_CUDA_PLAIN)
         return BP_OK;
-    if (!has_virtual_memory)
+    if (virtual_memory == 0)
         return bp_fail(
             BP_ERR_UNSUPPORTED,
             "cuda: device %d (%s) has no virtual memory management; use BP_CUDA_PLAIN, whose slabs cannot be "

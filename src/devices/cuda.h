@@ -92,20 +92,23 @@ bp_status bp_device_create_cuda_from(const bp_cuda_config *config, const bp_cuda
 bp_status bp_cuda_push(const bp_cuda *cuda);
 void bp_cuda_pop(const bp_cuda *cuda);
 
-/* Records the error of a failed driver call. `what`: the call, with names and numbers. */
-bp_status bp_cuda_fail(const bp_cuda_driver *driver, int error, const char *what);
+/* Records the error of a failed driver call. `function`: its name. `what`: its purpose, with names and numbers. */
+bp_status bp_cuda_fail(const bp_cuda_driver *driver, int error, const char *function, const char *what);
 
-static inline bp_status bp_cuda_check(const bp_cuda *cuda, int error, const char *what)
+static inline bp_status bp_cuda_check(const bp_cuda *cuda, int error, const char *function, const char *what)
 {
-    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, what);
+    return error == BP_CU_SUCCESS ? BP_OK : bp_cuda_fail(&cuda->driver, error, function, what);
 }
 
 /* bp_cuda_pop, then the status of the call's result. */
-static inline bp_status bp_cuda_pop_check(const bp_cuda *cuda, int error, const char *what)
+static inline bp_status bp_cuda_pop_check(const bp_cuda *cuda, int error, const char *function, const char *what)
 {
     bp_cuda_pop(cuda);
-    return bp_cuda_check(cuda, error, what);
+    return bp_cuda_check(cuda, error, function, what);
 }
+
+/* A driver device attribute; 0 if the driver does not know it (BP_CU_INVALID_VALUE: it is older). */
+bp_status bp_cuda_attribute(const bp_cuda *cuda, int attribute, int *value);
 
 /* The cuda device below decorators; NULL: another device. */
 const bp_cuda *bp_cuda_of(const bp_device *device);

@@ -20,15 +20,16 @@
 /* If the recommended multicast granularity is larger, the minimum is used: slabs would be rounded up too far. */
 #define MOST_MULTICAST_BYTES (UINT64_C(64) << 20)
 
-static bp_status cuda_fail_memory(const bp_cuda *cuda, int error, uint64_t bytes, const char *what)
+static bp_status cuda_fail_memory(const bp_cuda *cuda, int error, uint64_t bytes, const char *function,
+                                  const char *what)
 {
     size_t left = 0, total = 0;
     if (error != BP_CU_OUT_OF_MEMORY || bp_cuda_push(cuda) != BP_OK)
-        return bp_cuda_fail(&cuda->driver, error, what);
+        return bp_cuda_fail(&cuda->driver, error, function, what);
     (void)cuda->driver.cuMemGetInfo(&left, &total);
     bp_cuda_pop(cuda);
-    return bp_fail(BP_ERR_NO_DEVICE_MEMORY, "cuda: %s of %llu bytes: device %d (%s) has %zu of %zu left", what,
-                   (unsigned long long)bytes, cuda->config.ordinal, cuda->info.name, left, total);
+    return bp_fail(BP_ERR_NO_DEVICE_MEMORY, "cuda: %s of %llu bytes: %s: device %d (%s) has %zu of %zu left", what,
+                   (unsigned long long)bytes, function, cuda->config.ordinal, cuda->info.name, left, total);
 }
 
 /* ---- properties of slabs -------------------------------------------------------------------------------------------- */
@@ -42,40 +43,45 @@ static bp_cu_allocation_prop prop_of(const bp_cuda *cuda)
                                    .gpu_direct_rdma_capable = (uint8_t)(cuda->info.rdma != 0)};
 }
 
-static bool has(const bp_cuda *cuda, int attribute)
-{
-    int value = 0;
-    return cuda->driver.cuDeviceGetAttribute(&value, attribute, cuda->device) == BP_CU_SUCCESS && value != 0;
-}
-
-static uint64_t ask_multicast(const bp_cuda *cuda, int option)
+/* 0: not supported. */
+static bp_status ask_multicast(const bp_cuda *cuda, int option, uint64_t *granularity)
 {
     size_t bytes = 0;
-    int devices = 0;
-    if (cuda->driver.cuMulticastGetGranularity == NULL || !has(cuda, MULTICAST) ||
-        cuda->driver.cuDeviceGetCount(&devices) != BP_CU_SUCCESS)
-        return 0;
+    int devices = 0, has = 0;
+    *granularity = 0;
+    BP_TRY(bp_cuda_attribute(cuda, MULTICAST, &has));
+    if (cuda->driver.cuMulticastGetGranularity == NULL || has == 0)
+        return BP_OK;
+    int error = cuda->driver.cuDeviceGetCount(&devices);
+    BP_TRY(bp_cuda_check(cuda, error, "cuDeviceGetCount", "counting devices"));
     bp_cu_multicast_prop prop = {.devices = (uint32_t)devices,
                                  .bytes = (size_t)cuda->info.recommended_granularity,
                                  .handle_types = (uint64_t)cuda->info.handle_types};
-    return cuda->driver.cuMulticastGetGranularity(&bytes, &prop, option) == BP_CU_SUCCESS ? bytes : 0;
+    error = cuda->driver.cuMulticastGetGranularity(&bytes, &prop, option);
+    if (error != BP_CU_SUCCESS && error != BP_CU_NOT_SUPPORTED && error != BP_CU_INVALID_VALUE)
+        return bp_cuda_fail(&cuda->driver, error, "cuMulticastGetGranularity", "querying the multicast granularity");
+    *granularity = error == BP_CU_SUCCESS ? bytes : 0;
+    return BP_OK;
 }
 
 bp_status bp_cuda_choose_memory(bp_cuda *cuda)
 {
     /* The permission for fabric handles (a daemon's) cannot be queried: a trial allocation finds out. */
-    const bool fabric = !cuda->config.no_fabric && has(cuda, HANDLE_TYPE_FABRIC);
-    const int least = has(cuda, HANDLE_TYPE_FILE) ? BP_CU_HANDLE_FILE : 0;
     bp_cuda_info *info = &cuda->info;
-    info->handle_types = least | (fabric ? BP_CU_HANDLE_FABRIC : 0);
-    info->rdma = has(cuda, RDMA_WITH_VIRTUAL_MEMORY);
+    int fabric, file, rdma;
+    BP_TRY(bp_cuda_attribute(cuda, HANDLE_TYPE_FABRIC, &fabric));
+    BP_TRY(bp_cuda_attribute(cuda, HANDLE_TYPE_FILE, &file));
+    BP_TRY(bp_cuda_attribute(cuda, RDMA_WITH_VIRTUAL_MEMORY, &rdma));
+    const int least = file != 0 ? BP_CU_HANDLE_FILE : 0;
+    info->handle_types = least | (fabric != 0 && !cuda->config.no_fabric ? BP_CU_HANDLE_FABRIC : 0);
+    info->rdma = rdma != 0;
     unsigned long long handle;
     int error = BP_CU_SUCCESS;
     do {
         size_t bytes = 0;
         bp_cu_allocation_prop prop = prop_of(cuda);
         error = cuda->driver.cuMemGetAllocationGranularity(&bytes, &prop, RECOMMENDED);
-        BP_TRY(bp_cuda_check(cuda, error, "cuMemGetAllocationGranularity: querying the allocation granularity"));
+        BP_TRY(bp_cuda_check(cuda, error, "cuMemGetAllocationGranularity", "querying the allocation granularity"));
         info->recommended_granularity = bytes;
         error = cuda->driver.cuMemCreate(&handle, bytes, &prop, 0);
         if (error == BP_CU_SUCCESS || info->handle_types == 0 ||
@@ -84,12 +90,13 @@ bp_status bp_cuda_choose_memory(bp_cuda *cuda)
         info->handle_types = info->handle_types != least ? least : 0;
     } while (true);
     if (error != BP_CU_SUCCESS)
-        return cuda_fail_memory(cuda, error, info->recommended_granularity, "cuMemCreate: a trial allocation");
-    BP_TRY(bp_cuda_check(cuda, cuda->driver.cuMemRelease(handle), "cuMemRelease: the end of a trial allocation"));
+        return cuda_fail_memory(cuda, error, info->recommended_granularity, "cuMemCreate", "a trial allocation");
+    error = cuda->driver.cuMemRelease(handle);
+    BP_TRY(bp_cuda_check(cuda, error, "cuMemRelease", "freeing a trial allocation"));
 
-    info->multicast_granularity = ask_multicast(cuda, RECOMMENDED);
+    BP_TRY(ask_multicast(cuda, RECOMMENDED, &info->multicast_granularity));
     if (info->multicast_granularity > MOST_MULTICAST_BYTES)
-        info->multicast_granularity = ask_multicast(cuda, MINIMUM);
+        BP_TRY(ask_multicast(cuda, MINIMUM, &info->multicast_granularity));
     cuda->traits.granularity = info->multicast_granularity > info->recommended_granularity
                                    ? info->multicast_granularity
                                    : info->recommended_granularity;
@@ -165,7 +172,7 @@ bp_status bp_cuda_reserve(void *self, uint64_t bytes, uint64_t alignment, void *
     int error = cuda->driver.cuMemAddressReserve(&reserved, (size_t)bytes, (size_t)alignment, 0, 0);
     bp_cuda_pop(cuda);
     if (error != BP_CU_SUCCESS)
-        return cuda_fail_memory(cuda, error, bytes, "cuMemAddressReserve: reserving address space");
+        return cuda_fail_memory(cuda, error, bytes, "cuMemAddressReserve", "reserving address space");
     *address = (void *)(uintptr_t)reserved; /* NOLINT(performance-no-int-to-ptr): it is one of the device */
     return BP_OK;
 }
@@ -175,7 +182,7 @@ bp_status bp_cuda_unreserve(void *self, void *address, uint64_t bytes)
     bp_cuda *cuda = self;
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuMemAddressFree((uintptr_t)address, (size_t)bytes);
-    return bp_cuda_pop_check(cuda, error, "cuMemAddressFree: unreserving address space");
+    return bp_cuda_pop_check(cuda, error, "cuMemAddressFree", "unreserving address space");
 }
 
 bp_status bp_cuda_commit(void *self, uint64_t bytes, uint64_t *handle)
@@ -194,7 +201,7 @@ bp_status bp_cuda_commit(void *self, uint64_t bytes, uint64_t *handle)
             (void)cuda->driver.cuMemRelease(made);
         bp_cuda_pop(cuda);
         if (error != BP_CU_SUCCESS)
-            status = cuda_fail_memory(cuda, error, bytes, "cuMemCreate: commit");
+            status = cuda_fail_memory(cuda, error, bytes, "cuMemCreate", "commit");
     }
     if (status == BP_OK)
         *handle = made;
@@ -219,7 +226,7 @@ bp_status bp_cuda_decommit(void *self, uint64_t handle)
         return BP_OK;
     }
     (void)cuda_note_block(cuda, &block); /* cannot fail: the entry was just removed */
-    return bp_cuda_fail(&cuda->driver, error, "cuMemRelease: freeing physical memory");
+    return bp_cuda_fail(&cuda->driver, error, "cuMemRelease", "freeing physical memory");
 }
 
 bp_status bp_cuda_map(void *self, void *address, uint64_t bytes, uint64_t handle)
@@ -227,16 +234,17 @@ bp_status bp_cuda_map(void *self, void *address, uint64_t bytes, uint64_t handle
     bp_cuda *cuda = self;
     BP_TRY(cuda_memory_check_bytes(cuda, bytes, "map"));
     BP_TRY(bp_cuda_push(cuda));
-    const char *what = "cuMemMap: mapping memory";
+    const char *function = "cuMemMap", *what = "mapping memory";
     int error = cuda->driver.cuMemMap((uintptr_t)address, (size_t)bytes, 0, handle, 0);
     if (error == BP_CU_SUCCESS) {
-        what = "cuMemSetAccess: making memory accessible";
+        function = "cuMemSetAccess";
+        what = "making memory accessible";
         error = cuda->driver.cuMemSetAccess((uintptr_t)address, (size_t)bytes, cuda->access, cuda->access_count);
         if (error != BP_CU_SUCCESS)
             (void)cuda->driver.cuMemUnmap((uintptr_t)address, (size_t)bytes);
     }
     bp_cuda_pop(cuda);
-    return error == BP_CU_SUCCESS ? BP_OK : cuda_fail_memory(cuda, error, bytes, what);
+    return error == BP_CU_SUCCESS ? BP_OK : cuda_fail_memory(cuda, error, bytes, function, what);
 }
 
 bp_status bp_cuda_unmap(void *self, void *address, uint64_t bytes)
@@ -244,7 +252,7 @@ bp_status bp_cuda_unmap(void *self, void *address, uint64_t bytes)
     bp_cuda *cuda = self;
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuMemUnmap((uintptr_t)address, (size_t)bytes);
-    return bp_cuda_pop_check(cuda, error, "cuMemUnmap: unmapping memory");
+    return bp_cuda_pop_check(cuda, error, "cuMemUnmap", "unmapping memory");
 }
 
 /* ---- slabs of plain allocations, for legacy IPC ------------------------------------------------------------------------ */
@@ -268,7 +276,7 @@ bp_status bp_cuda_plain_reserve(void *self, uint64_t bytes, uint64_t alignment, 
             (void)cuda->driver.cuMemFree(made);
         bp_cuda_pop(cuda);
         if (error != BP_CU_SUCCESS)
-            status = cuda_fail_memory(cuda, error, total, "cuMemAlloc: allocating");
+            status = cuda_fail_memory(cuda, error, total, "cuMemAlloc", "allocating");
     }
     if (status == BP_OK)
         *address = (void *)(uintptr_t)aligned; /* NOLINT(performance-no-int-to-ptr): it is one of the device */
@@ -293,7 +301,7 @@ bp_status bp_cuda_plain_unreserve(void *self, void *address, uint64_t bytes)
         return BP_OK;
     }
     (void)cuda_note_block(cuda, &block); /* cannot fail: the entry was just removed */
-    return bp_cuda_fail(&cuda->driver, error, "cuMemFree: freeing memory");
+    return bp_cuda_fail(&cuda->driver, error, "cuMemFree", "freeing memory");
 }
 
 bp_status bp_cuda_plain_commit(void *self, uint64_t bytes, uint64_t *handle)
@@ -340,8 +348,8 @@ bp_status bp_cuda_allocate(void *self, uint64_t bytes, void *stream, void **addr
                                           : cuda->driver.cuMemAlloc(&made, (size_t)bytes);
     bp_cuda_pop(cuda);
     if (error != BP_CU_SUCCESS)
-        return cuda_fail_memory(cuda, error, bytes,
-                                cuda->info.stream_ordered ? "cuMemAllocAsync: allocating" : "cuMemAlloc: allocating");
+        return cuda_fail_memory(cuda, error, bytes, cuda->info.stream_ordered ? "cuMemAllocAsync" : "cuMemAlloc",
+                                "allocating");
     *address = (void *)(uintptr_t)made; /* NOLINT(performance-no-int-to-ptr): it is one of the device */
     return BP_OK;
 }
@@ -353,17 +361,19 @@ bp_status bp_cuda_free(void *self, void *address, uint64_t bytes, void *stream)
     const bp_cuda_stream *s = stream;
     (void)bytes;
     BP_TRY(bp_cuda_push(cuda));
+    int error;
+    const char *function = "cuMemFreeAsync";
     if (cuda->info.stream_ordered) {
-        int error = cuda->driver.cuMemFreeAsync((uintptr_t)address, s->handle);
-        return bp_cuda_pop_check(cuda, error, "cuMemFreeAsync: freeing memory");
+        error = cuda->driver.cuMemFreeAsync((uintptr_t)address, s->handle);
+    } else {
+        function = "cuStreamSynchronize";
+        error = cuda->driver.cuStreamSynchronize(s->handle);
+        if (error == BP_CU_SUCCESS) {
+            function = "cuMemFree";
+            error = cuda->driver.cuMemFree((uintptr_t)address);
+        }
     }
-    const char *what = "cuStreamSynchronize: waiting before memory is freed";
-    int error = cuda->driver.cuStreamSynchronize(s->handle);
-    if (error == BP_CU_SUCCESS) {
-        what = "cuMemFree: freeing memory";
-        error = cuda->driver.cuMemFree((uintptr_t)address);
-    }
-    return bp_cuda_pop_check(cuda, error, what);
+    return bp_cuda_pop_check(cuda, error, function, "freeing memory");
 }
 
 /* ---- host memory ---------------------------------------------------------------------------------------------------- */
@@ -377,9 +387,10 @@ bp_status bp_cuda_pin(void *self, void *address, uint64_t bytes)
     int error = cuda->driver.cuMemHostRegister(address, (size_t)bytes, PORTABLE);
     bp_cuda_pop(cuda);
     if (error == BP_CU_OUT_OF_MEMORY)
-        return bp_fail(BP_ERR_NO_HOST_MEMORY, "cuda: %llu bytes of host memory could not be pinned: out of memory",
+        return bp_fail(BP_ERR_NO_HOST_MEMORY,
+                       "cuda: %llu bytes of host memory could not be pinned: cuMemHostRegister: out of memory",
                        (unsigned long long)bytes);
-    return bp_cuda_check(cuda, error, "cuMemHostRegister: pinning host memory");
+    return bp_cuda_check(cuda, error, "cuMemHostRegister", "pinning host memory");
 }
 
 bp_status bp_cuda_unpin(void *self, void *address, uint64_t bytes)
@@ -388,5 +399,5 @@ bp_status bp_cuda_unpin(void *self, void *address, uint64_t bytes)
     (void)bytes;
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuMemHostUnregister(address);
-    return bp_cuda_pop_check(cuda, error, "cuMemHostUnregister: unpinning host memory");
+    return bp_cuda_pop_check(cuda, error, "cuMemHostUnregister", "unpinning host memory");
 }

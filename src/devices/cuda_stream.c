@@ -38,7 +38,7 @@ bp_status bp_cuda_stream_create(void *self, void **stream)
     if (status == BP_OK) {
         int error = cuda->driver.cuStreamCreate(&((bp_cuda_stream *)made)->handle, NON_BLOCKING);
         bp_cuda_pop(cuda);
-        status = bp_cuda_check(cuda, error, "cuStreamCreate: a stream could not be made");
+        status = bp_cuda_check(cuda, error, "cuStreamCreate", "a stream could not be made");
     }
     if (status != BP_OK) {
         free(made);
@@ -60,7 +60,7 @@ bp_status bp_cuda_stream_import(void *self, uint64_t native, void **stream)
     if (!legacy) {
         BP_TRY(bp_cuda_push(cuda));
         int error = cuda->driver.cuStreamGetCtx(handle, &context);
-        BP_TRY(bp_cuda_pop_check(cuda, error, "cuStreamGetCtx: querying the context of a stream"));
+        BP_TRY(bp_cuda_pop_check(cuda, error, "cuStreamGetCtx", "querying the context of a stream"));
         if (context != cuda->context)
             return bp_fail(
                 BP_ERR_INVALID_ARGUMENT,
@@ -129,7 +129,7 @@ bp_status bp_cuda_stream_synchronize(void *self, void *stream)
     bp_cuda *cuda = self;
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuStreamSynchronize(((bp_cuda_stream *)stream)->handle);
-    return bp_cuda_pop_check(cuda, error, "cuStreamSynchronize: waiting for a stream");
+    return bp_cuda_pop_check(cuda, error, "cuStreamSynchronize", "waiting for a stream");
 }
 
 bp_status bp_cuda_synchronize(void *self)
@@ -137,7 +137,7 @@ bp_status bp_cuda_synchronize(void *self)
     bp_cuda *cuda = self;
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuCtxSynchronize();
-    return bp_cuda_pop_check(cuda, error, "cuCtxSynchronize: waiting for the device");
+    return bp_cuda_pop_check(cuda, error, "cuCtxSynchronize", "waiting for the device");
 }
 
 /* ---- work ----------------------------------------------------------------------------------------------------------- */
@@ -147,7 +147,7 @@ bp_status bp_cuda_call(void *self, void *stream, bp_host_function *function, voi
     bp_cuda *cuda = self;
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuLaunchHostFunc(((bp_cuda_stream *)stream)->handle, function, argument);
-    return bp_cuda_pop_check(cuda, error, "cuLaunchHostFunc: a function on a stream");
+    return bp_cuda_pop_check(cuda, error, "cuLaunchHostFunc", "a function on a stream");
 }
 
 bp_status bp_cuda_fill(void *self, void *stream, void *address, uint8_t value, uint64_t bytes)
@@ -156,7 +156,7 @@ bp_status bp_cuda_fill(void *self, void *stream, void *address, uint8_t value, u
     BP_TRY(bp_cuda_push(cuda));
     int error =
         cuda->driver.cuMemsetD8Async((uintptr_t)address, value, (size_t)bytes, ((bp_cuda_stream *)stream)->handle);
-    return bp_cuda_pop_check(cuda, error, "cuMemsetD8Async: filling memory");
+    return bp_cuda_pop_check(cuda, error, "cuMemsetD8Async", "filling memory");
 }
 
 bp_status bp_cuda_copy(void *self, void *stream, void *to, const void *from, uint64_t bytes)
@@ -165,7 +165,7 @@ bp_status bp_cuda_copy(void *self, void *stream, void *to, const void *from, uin
     BP_TRY(bp_cuda_push(cuda));
     int error =
         cuda->driver.cuMemcpyAsync((uintptr_t)to, (uintptr_t)from, (size_t)bytes, ((bp_cuda_stream *)stream)->handle);
-    return bp_cuda_pop_check(cuda, error, "cuMemcpyAsync: copying memory");
+    return bp_cuda_pop_check(cuda, error, "cuMemcpyAsync", "copying memory");
 }
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
@@ -180,7 +180,7 @@ bp_status bp_cuda_event_create(void *self, void **event)
     void *created;
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuEventCreate(&created, WITHOUT_TIMES);
-    BP_TRY(bp_cuda_pop_check(cuda, error, "cuEventCreate: an event could not be made"));
+    BP_TRY(bp_cuda_pop_check(cuda, error, "cuEventCreate", "an event could not be made"));
     *event = created;
     return BP_OK;
 }
@@ -190,7 +190,7 @@ bp_status bp_cuda_event_destroy(void *self, void *event)
     bp_cuda *cuda = self;
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuEventDestroy(event);
-    return bp_cuda_pop_check(cuda, error, "cuEventDestroy: an event could not be destroyed");
+    return bp_cuda_pop_check(cuda, error, "cuEventDestroy", "an event could not be destroyed");
 }
 
 /* Streams and events know their context, so that it need not be current. Exceptions: the default stream, and threads without any context. */
@@ -204,7 +204,7 @@ bp_status bp_cuda_event_record(void *self, void *event, void *stream)
         error = cuda->driver.cuEventRecord(event, s->handle);
         bp_cuda_pop(cuda);
     }
-    return bp_cuda_check(cuda, error, "cuEventRecord: recording an event");
+    return bp_cuda_check(cuda, error, "cuEventRecord", "recording an event");
 }
 
 bp_status bp_cuda_stream_wait(void *self, void *stream, void *event)
@@ -219,11 +219,10 @@ bp_status bp_cuda_stream_wait(void *self, void *stream, void *event)
     }
     /* Handles and flags are valid; driver 580.159 answers so to an event of a capture that has ended. */
     if (error == BP_CU_INVALID_VALUE)
-        return bp_fail(
-            BP_ERR_CAPTURE,
-            "cuda: a stream's wait for an event that was recorded inside a capture, which has ended; declare captures "
-            "(bp_capture_begin, bp_capture_end) (CUDA_ERROR_INVALID_VALUE, 1)");
-    return bp_cuda_check(cuda, error, "cuStreamWaitEvent: a stream's wait for an event");
+        return bp_fail(BP_ERR_CAPTURE, "cuda: cuStreamWaitEvent: a stream's wait for an event that was recorded inside "
+                                       "a capture, which has ended; declare captures "
+                                       "(bp_capture_begin, bp_capture_end) (CUDA_ERROR_INVALID_VALUE, 1)");
+    return bp_cuda_check(cuda, error, "cuStreamWaitEvent", "a stream's wait for an event");
 }
 
 bp_status bp_cuda_event_synchronize(void *self, void *event)
@@ -231,7 +230,7 @@ bp_status bp_cuda_event_synchronize(void *self, void *event)
     bp_cuda *cuda = self;
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuEventSynchronize(event);
-    return bp_cuda_pop_check(cuda, error, "cuEventSynchronize: waiting for an event");
+    return bp_cuda_pop_check(cuda, error, "cuEventSynchronize", "waiting for an event");
 }
 
 /* ---- graphs ------------------------------------------------------------------------------------------------------ */
@@ -252,7 +251,7 @@ bp_status bp_cuda_capture_of(void *self, void *stream, uint64_t *capture)
     if (error == BP_CU_SUCCESS && status == INVALIDATED)
         error = BP_CU_CAPTURE_INVALIDATED;
     if (error != BP_CU_SUCCESS)
-        return bp_cuda_fail(&cuda->driver, error, "cuStreamGetCaptureInfo: querying the capture state of a stream");
+        return bp_cuda_fail(&cuda->driver, error, "cuStreamGetCaptureInfo", "querying the capture state of a stream");
     *capture = status != ACTIVE ? 0 : id != 0 ? id : UINT64_MAX;
     return BP_OK;
 }
@@ -265,7 +264,7 @@ bp_status bp_cuda_graph_begin(void *self, void *stream)
         return bp_fail(BP_ERR_CAPTURE, "cuda: the default stream cannot be captured; capture with a created stream");
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuStreamBeginCapture(s->handle, THREAD_LOCAL);
-    return bp_cuda_pop_check(cuda, error, "cuStreamBeginCapture: beginning to capture a graph");
+    return bp_cuda_pop_check(cuda, error, "cuStreamBeginCapture", "beginning to capture a graph");
 }
 
 /* Keeps the executable graph; the captured graph is destroyed. */
@@ -275,17 +274,18 @@ bp_status bp_cuda_graph_end(void *self, void *stream, void **graph)
     const bp_cuda_stream *s = stream;
     void *captured = NULL, *executable;
     BP_TRY(bp_cuda_push(cuda));
-    const char *what = "cuStreamEndCapture: ending the capture of a graph";
+    const char *function = "cuStreamEndCapture", *what = "ending the capture of a graph";
     int error = cuda->driver.cuStreamEndCapture(s->handle, &captured);
     if (error == BP_CU_SUCCESS) {
-        what = "cuGraphInstantiate: making a captured graph executable";
+        function = "cuGraphInstantiate";
+        what = "making a captured graph executable";
         error = cuda->driver.cuGraphInstantiate(&executable, captured, 0);
     }
     if (captured != NULL)
         (void)cuda->driver.cuGraphDestroy(captured);
     bp_cuda_pop(cuda);
     if (error != BP_CU_SUCCESS)
-        return bp_cuda_fail(&cuda->driver, error, what);
+        return bp_cuda_fail(&cuda->driver, error, function, what);
     *graph = executable;
     return BP_OK;
 }
@@ -296,7 +296,7 @@ bp_status bp_cuda_graph_launch(void *self, void *graph, void *stream)
     const bp_cuda_stream *s = stream;
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuGraphLaunch(graph, s->handle);
-    return bp_cuda_pop_check(cuda, error, "cuGraphLaunch: launching a graph");
+    return bp_cuda_pop_check(cuda, error, "cuGraphLaunch", "launching a graph");
 }
 
 bp_status bp_cuda_graph_destroy(void *self, void *graph)
@@ -304,7 +304,7 @@ bp_status bp_cuda_graph_destroy(void *self, void *graph)
     bp_cuda *cuda = self;
     BP_TRY(bp_cuda_push(cuda));
     int error = cuda->driver.cuGraphExecDestroy(graph);
-    return bp_cuda_pop_check(cuda, error, "cuGraphExecDestroy: a graph could not be destroyed");
+    return bp_cuda_pop_check(cuda, error, "cuGraphExecDestroy", "a graph could not be destroyed");
 }
 
 /* ---- kernels -------------------------------------------------------------------------------------------------------- */
@@ -350,7 +350,7 @@ static bp_status fail_load(const bp_cuda *cuda, int error)
                        "driver",
                        info->ordinal, info->name, info->compute_major, info->compute_minor, info->driver_version / 1000,
                        info->driver_version % 1000 / 10, error);
-    default: return bp_cuda_fail(&cuda->driver, error, "cuModuleLoadData: loading kernels");
+    default: return bp_cuda_fail(&cuda->driver, error, "cuModuleLoadData", "loading kernels");
     }
 }
 
@@ -428,6 +428,7 @@ void bp_cuda_module_destroy(bp_cuda_module **module)
     *module = NULL;
     if (!bp_device_is_here(gone->device) || !drop_module(gone))
         return;
+    BP_KEEP_ERROR;
     if (bp_cuda_push(gone->cuda) == BP_OK) {
         (void)gone->cuda->driver.cuModuleUnload(gone->handle);
         bp_cuda_pop(gone->cuda);
@@ -447,17 +448,17 @@ static bp_status cuda_kernel_add(bp_cuda_module *module, const char *name, bp_cu
     const bp_cuda *cuda = module->cuda;
     void *memory, *function = NULL;
     BP_TRY(bp_cuda_push(cuda));
-    const char *what = "cuModuleGetFunction: loading a kernel";
+    const char *called = "cuModuleGetFunction";
     int error = cuda->driver.cuModuleGetFunction(&function, module->handle, name);
     if (error == BP_CU_SUCCESS &&
         cuda->driver.cuFuncLoad != NULL) { /* since CUDA 12.4; else the first launch may load it */
-        what = "cuFuncLoad: loading a kernel";
+        called = "cuFuncLoad";
         error = cuda->driver.cuFuncLoad(function);
     }
     bp_cuda_pop(cuda);
     if (error == BP_CU_NOT_FOUND)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_cuda_module_kernel: the image has no kernel \"%s\"", name);
-    BP_TRY(bp_cuda_check(cuda, error, what));
+    BP_TRY(bp_cuda_check(cuda, error, called, "loading a kernel"));
     const size_t bytes = strlen(name) + 1;
     BP_TRY(bp_new_array(1, sizeof(bp_cuda_kernel) + bytes, &memory));
     bp_cuda_kernel *added = memory;
@@ -499,13 +500,16 @@ bp_status bp_cuda_kernel_allow_shared(const bp_cuda_kernel *kernel, uint32_t *by
     const bp_cuda_driver *driver = &cuda->driver;
     int used = 0;
     BP_TRY(bp_cuda_push(cuda));
+    const char *called = "cuFuncGetAttribute";
     int error = driver->cuFuncGetAttribute(&used, STATIC_SHARED_BYTES, kernel->function);
     const int most = cuda->shared_bytes > used ? cuda->shared_bytes - used : 0;
-    if (error == BP_CU_SUCCESS)
+    if (error == BP_CU_SUCCESS) {
+        called = "cuFuncSetAttribute";
         error = driver->cuFuncSetAttribute(kernel->function, MOST_DYNAMIC_SHARED_BYTES, most);
+    }
     if (error == BP_CU_SUCCESS)
         error = driver->cuFuncSetAttribute(kernel->function, SHARED_PERCENT, 100);
-    BP_TRY(bp_cuda_pop_check(cuda, error, "cuFuncSetAttribute: allowing a kernel more shared memory"));
+    BP_TRY(bp_cuda_pop_check(cuda, error, called, "allowing a kernel more shared memory"));
     *bytes = (uint32_t)most;
     return BP_OK;
 }
@@ -553,5 +557,5 @@ bp_status bp_cuda_launch(const bp_cuda_kernel *kernel, const bp_cuda_grid *grid,
         what, sizeof what,
         "cuLaunchKernel: launching kernel %.64s, %u x %u x %u blocks of %u x %u x %u threads with %u shared bytes",
         kernel->name, blocks[0], blocks[1], blocks[2], threads[0], threads[1], threads[2], grid->shared_bytes);
-    return bp_cuda_fail(&cuda->driver, error, what);
+    return bp_cuda_fail(&cuda->driver, error, "cuLaunchKernel", what);
 }

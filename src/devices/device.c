@@ -116,6 +116,7 @@ void bp_device_release(bp_device *device)
 {
     if (!bp_device_is_here(device) || atomic_fetch_sub_explicit(&device->references, 1, memory_order_acq_rel) > 1)
         return;
+    BP_KEEP_ERROR;
     bp_stream *stream = atomic_load_explicit(&device->streams, memory_order_acquire);
     while (stream != NULL) {
         bp_stream *next = stream->next;
@@ -273,6 +274,7 @@ void bp_event_destroy(bp_event **event)
     *event = NULL;
     if (!bp_device_is_here(device))
         return;
+    BP_KEEP_ERROR;
     (void)device->ops->event_destroy(device->self, gone->raw);
     bp_device_discount(&device->live_events, 1);
     free(gone);
@@ -369,6 +371,7 @@ void bp_graph_destroy(bp_graph **graph)
     *graph = NULL;
     if (!bp_device_is_here(device))
         return;
+    BP_KEEP_ERROR;
     (void)device->ops->graph_destroy(device->self, gone->raw);
     free(gone);
     bp_device_release(device);

@@ -12,6 +12,7 @@
 
 static void destroy_points(bp_device *device, bp_stream_points *points, uint32_t count)
 {
+    BP_KEEP_ERROR;
     for (uint32_t i = 0; i < count; i++)
         (void)device->ops->event_destroy(device->self, points->events[i]);
     free(points);
@@ -241,6 +242,7 @@ void bp_stream_destroy(bp_stream **stream)
     bp_device *device = s->device;
     /* Until its work is complete, others wait for its points and record some. If the provider refuses to synchronise, that lasts until
      * the device is destroyed. */
+    BP_KEEP_ERROR;
     bool done = device->ops->stream_synchronize(device->self, s->raw) == BP_OK;
     atomic_store(&s->closing, true);
     while (atomic_load(&s->through) != atomic_load(&s->recorded))

@@ -188,10 +188,9 @@ bp_status bp_call_end(bp_stream *own, bp_stream *given, bp_status status)
         return status;
     if (status == BP_OK)
         return bp_stream_synchronize(own);
-    char detail[BP_DETAIL_BYTES];
-    snprintf(detail, sizeof detail, "%s", bp_error_detail());
+    BP_KEEP_ERROR;
     (void)bp_stream_synchronize(own);
-    return bp_error_record(status, detail);
+    return status;
 }
 
 bp_status bp_gather_bytes(const bp_device *device, bp_comm *comm, const void *mine, uint64_t bytes, void *all,
@@ -313,7 +312,7 @@ static bp_status take_bad(bp_base *base, bp_stream *stream)
     void *address;
     if (base->bad == NULL || base->keeps_bad)
         return BP_OK;
-    BP_TRY(bp_workspace_drop(&base->workspace, 1u << BP_WORK_BAD_TARGET, stream)); /* left by a failed call */
+    BP_TRY(bp_workspace_drop(&base->workspace, 1u << BP_WORK_BAD_TARGET, stream, BP_OK)); /* left by a failed call */
     return bp_workspace_take(&base->workspace, BP_WORK_BAD_TARGET, stream, &address);
 }
 
@@ -321,21 +320,25 @@ static bp_status give_bad(bp_base *base, bp_stream *stream, bp_status status)
 {
     if (base->bad == NULL || base->keeps_bad)
         return status;
-    bp_status given = bp_workspace_give(&base->workspace, BP_WORK_BAD_TARGET, stream);
-    return status == BP_OK ? given : status;
+    if (status == BP_OK)
+        return bp_workspace_give(&base->workspace, BP_WORK_BAD_TARGET, stream);
+    BP_KEEP_ERROR;
+    (void)bp_workspace_give(&base->workspace, BP_WORK_BAD_TARGET, stream);
+    return status;
 }
 
-/* Returns the recorded target and clears the record. On the host without work for the stream, whose thread would have to wake. */
-static bp_status read_bad(bp_base *base, uint64_t *bad)
+/* Reads the recorded target into the base, where it may still arrive if waiting fails, and clears the record. On the host without work for
+ * the stream, whose thread would have to wake. */
+static bp_status read_bad(bp_base *base)
 {
     if (base->keeps_bad) {
         BP_TRY(bp_stream_synchronize(base->own));
-        *bad = __atomic_exchange_n(base->bad, UINT64_MAX, __ATOMIC_RELAXED);
+        base->told = __atomic_exchange_n(base->bad, UINT64_MAX, __ATOMIC_RELAXED);
         return BP_OK;
     }
-    BP_TRY(bp_stream_copy(base->own, bad, base->bad, sizeof *bad));
+    BP_TRY(bp_stream_copy(base->own, &base->told, base->bad, sizeof base->told));
     BP_TRY(bp_stream_synchronize(base->own));
-    if (*bad == UINT64_MAX)
+    if (base->told == UINT64_MAX)
         return BP_OK;
     BP_TRY(clear_bad(base));
     return bp_stream_synchronize(base->own);
@@ -366,10 +369,9 @@ static bp_status fail_bad(const bp_base *base, uint64_t bad)
 /* Reports the bad target recorded by the calls that the own stream waits for. */
 static bp_status report_bad(bp_base *base)
 {
-    uint64_t bad = UINT64_MAX;
     BP_TRY(take_bad(base, base->own));
-    BP_TRY(give_bad(base, base->own, read_bad(base, &bad)));
-    return bad == UINT64_MAX ? BP_OK : fail_bad(base, bad);
+    BP_TRY(give_bad(base, base->own, read_bad(base)));
+    return base->told == UINT64_MAX ? BP_OK : fail_bad(base, base->told);
 }
 
 /* The own stream waits for every call that may record a bad target. Where the request is acquired per call, the pool orders them. */
@@ -393,10 +395,9 @@ bp_status bp_base_end(bp_base *base, bp_stream *given, bp_status status)
     /* a failed call may have enqueued work; the status of waiting for it is ignored */
     if (given == NULL)
         return bp_call_end(base->own, NULL, status);
-    char detail[BP_DETAIL_BYTES];
-    snprintf(detail, sizeof detail, "%s", bp_error_detail());
+    BP_KEEP_ERROR;
     (void)base_follow(base, given);
-    return bp_error_record(status, detail);
+    return status;
 }
 
 bp_status bp_base_check(bp_base *base)
@@ -466,6 +467,5 @@ bp_status bp_base_end_forward(bp_base *base, const bp_tokens_work *tokens, const
         return give_bad(base, stream, status);
     if (status == BP_OK)
         status = gather_and_finish(base, tokens, pass, results, stream);
-    bp_status given = bp_workspace_drop(&base->workspace, 1u << BP_WORK_PARTIALS | 1u << BP_WORK_GATHERED, stream);
-    return status == BP_OK ? given : status;
+    return bp_workspace_drop(&base->workspace, 1u << BP_WORK_PARTIALS | 1u << BP_WORK_GATHERED, stream, status);
 }

@@ -91,8 +91,8 @@ void bp_workspace_finish(bp_workspace *workspace);
 /* Acquires and releases one workspace, by its index among the needs. */
 bp_status bp_workspace_take(bp_workspace *workspace, uint32_t which, bp_stream *stream, void **address);
 bp_status bp_workspace_give(bp_workspace *workspace, uint32_t which, bp_stream *stream);
-/* Releases the workspaces of `which` (bits) that a failed call left acquired. */
-bp_status bp_workspace_drop(bp_workspace *workspace, uint32_t which, bp_stream *stream);
+/* Releases the workspaces of `which` (bits) that are acquired, also after a failure. Returns the first error, `status` before all. */
+bp_status bp_workspace_drop(bp_workspace *workspace, uint32_t which, bp_stream *stream, bp_status status);
 
 /* ---- ranks that share a vocabulary: collective status agreement, and their shards ------------------------------------- */
 
@@ -176,6 +176,7 @@ struct bp_base {
     bp_stream *own;    /* for calls without a stream */
     bp_event *done;    /* last call that may have recorded a bad target */
     uint64_t *bad;     /* as in bp_tokens_work */
+    uint64_t told;     /* the host's copy of *bad */
     bool keeps_bad;    /* the request stays acquired until destruction */
     bool has_partials; /* of forward passes: several ranks, or columns part by part */
     bp_workspace workspace;

@@ -193,7 +193,7 @@ static bp_status head_fork(bp_lm_head *head, const bp_head_batch *batch, bp_stre
                         .multiplies = head->multiplies != NULL ? head->multiplies : stream,
                         .tiles = pieces_of(head->base.columns, head->tile)};
     pass->steps = piece_count(&batch->tokens, head->chunk) * pass->tiles;
-    BP_TRY(bp_workspace_drop(&head->base.workspace, CALL_WORKSPACES, stream));
+    BP_TRY(bp_workspace_drop(&head->base.workspace, CALL_WORKSPACES, stream, BP_OK));
     BP_TRY(head_order(head->moved, stream, pass->multiplies));
     return bp_workspace_take(&head->base.workspace, BP_WORK_SCRATCH, pass->multiplies, &pass->scratch);
 }
@@ -204,14 +204,17 @@ static bp_status head_join(const head_pass *pass, bp_status status)
     bp_base *base = &pass->head->base;
     if (status == BP_OK)
         status = bp_workspace_give(&base->workspace, BP_WORK_SCRATCH, pass->multiplies);
-    bp_status joined = head_order(pass->head->moved, pass->multiplies, pass->stream);
-    if (joined != BP_OK)
-        (void)bp_stream_synchronize(pass->multiplies);
-    if (status == BP_OK)
-        status = joined;
+    bool joined = false;
+    if (status == BP_OK) {
+        status = head_order(pass->head->moved, pass->multiplies, pass->stream);
+        joined = status == BP_OK;
+    }
     if (status == BP_OK)
         return BP_OK;
-    (void)bp_workspace_drop(&base->workspace, CALL_WORKSPACES, pass->stream);
+    BP_KEEP_ERROR;
+    if (!joined && head_order(pass->head->moved, pass->multiplies, pass->stream) != BP_OK)
+        (void)bp_stream_synchronize(pass->multiplies);
+    status = bp_workspace_drop(&base->workspace, CALL_WORKSPACES, pass->stream, status);
     if (pass->stream == base->own)
         (void)bp_stream_synchronize(pass->stream);
     return status;

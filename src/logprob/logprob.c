@@ -437,8 +437,7 @@ static bp_status run_divergence(const char *call, bp_base *base, const batch_wor
                                               .results = sums.results};
     if (status == BP_OK)
         status = ops->divergence_finish(base->engine, &finish, stream);
-    bp_status given = bp_workspace_drop(workspace, 1u << BP_WORK_PARTIALS | 1u << BP_WORK_GATHERED, stream);
-    return status == BP_OK ? given : status;
+    return bp_workspace_drop(workspace, 1u << BP_WORK_PARTIALS | 1u << BP_WORK_GATHERED, stream, status);
 }
 
 bp_status bp_logprob_divergence(bp_logprob *client, const bp_logprob_batch *batch,

@@ -317,8 +317,11 @@ static bp_status enqueue_sums(bp_loss *loss, const bp_cp_split *split, const bp_
         status = loss->engine->ops->sums(loss->engine, &work, stream);
         work.records += work.group.count;
     }
-    bp_status recorded = bp_event_record(loss->done, stream); /* a failed call may have enqueued work */
-    return status == BP_OK ? recorded : status;
+    if (status == BP_OK)
+        return bp_event_record(loss->done, stream);
+    BP_KEEP_ERROR;
+    (void)bp_event_record(loss->done, stream); /* a failed call may have enqueued work */
+    return status;
 }
 
 static bp_status loss_add(const char *call, bp_loss *loss, const bp_cp_split *split, const bp_loss_values *values,

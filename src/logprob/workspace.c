@@ -139,13 +139,42 @@ bp_status bp_workspace_give(bp_workspace *workspace, uint32_t which, bp_stream *
     return BP_OK;
 }
 
-bp_status bp_workspace_drop(bp_workspace *workspace, uint32_t which, bp_stream *stream)
+/* Forgets the workspaces that the pool has freed: those acquired in a capture that was abandoned. */
+static void forget_abandoned(bp_workspace *workspace)
 {
-    bp_status status = BP_OK;
+    bp_live_request live[BP_WORKSPACES] = {{.size = sizeof *live}};
+    size_t count = 0;
+    uint32_t held = 0;
+    if (bp_pool_live(workspace->pool, live, BP_WORKSPACES, &count) != BP_OK)
+        return;
+    for (size_t l = 0; l < count && l < BP_WORKSPACES; l++)
+        for (uint32_t i = 0; i < BP_WORKSPACES; i++)
+            held |= (uint32_t)(workspace->ids[i] == live[l].id) << i;
+    workspace->held &= held;
+}
+
+static bp_status give_if_live(bp_workspace *workspace, uint32_t which, bp_stream *stream)
+{
+    const bp_kept_error kept = bp_error_keep();
+    const bp_status status = bp_workspace_give(workspace, which, stream);
+    if (status != BP_ERR_SCHEDULE)
+        return status;
+    forget_abandoned(workspace);
+    if ((workspace->held >> which & 1) != 0)
+        return status;
+    return bp_error_record(BP_OK, kept.detail);
+}
+
+bp_status bp_workspace_drop(bp_workspace *workspace, uint32_t which, bp_stream *stream, bp_status status)
+{
     for (uint32_t i = 0; i < BP_WORKSPACES; i++) {
-        if ((workspace->held & which) >> i & 1) {
-            bp_status given = bp_workspace_give(workspace, i, stream);
-            status = status == BP_OK ? given : status;
+        if (((workspace->held & which) >> i & 1) == 0)
+            continue;
+        if (status == BP_OK) {
+            status = give_if_live(workspace, i, stream);
+        } else {
+            BP_KEEP_ERROR;
+            (void)give_if_live(workspace, i, stream);
         }
     }
     return status;

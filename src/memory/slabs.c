@@ -57,8 +57,9 @@ bp_status bp_slabs_add(bp_slabs *slabs, uint64_t bytes, uint64_t alignment)
     slab.address = address;
     bp_status status = bring(device, &slab);
     if (status != BP_OK) {
+        BP_KEEP_ERROR;
         drop(device, &slab);
-        device->ops->unreserve(device->self, address, slab.bytes);
+        (void)device->ops->unreserve(device->self, address, slab.bytes);
         return status;
     }
     slabs->slabs[slabs->count++] = slab;
@@ -181,8 +182,12 @@ bp_status bp_slabs_unload(bp_slabs *slabs, const bool *chosen)
     status = bp_slabs_agree(slabs, status);
     if (status == BP_OK) { /* decommits all in spite of errors; returns the first one */
         for (size_t i = slabs->count; i-- > 0;) {
+            const bp_kept_error kept = bp_error_keep();
             bp_status given = chosen[i] ? slabs_give_back(slabs->device, &slabs->slabs[i]) : BP_OK;
-            status = status == BP_OK ? given : status;
+            if (status == BP_OK)
+                status = given;
+            else
+                bp_error_put_back(&kept);
         }
         return status;
     }
@@ -225,11 +230,12 @@ void bp_slabs_detach_all(bp_slabs *slabs)
 
 void bp_slabs_finish(bp_slabs *slabs)
 {
+    BP_KEEP_ERROR;
     bp_slabs_detach_all(slabs);
     bp_device *device = slabs->device;
     for (size_t i = slabs->count; i-- > 0;) { /* continues after errors */
         drop(device, &slabs->slabs[i]);
-        device->ops->unreserve(device->self, slabs->slabs[i].address, slabs->slabs[i].bytes);
+        (void)device->ops->unreserve(device->self, slabs->slabs[i].address, slabs->slabs[i].bytes);
     }
     free(slabs->observers);
     free(slabs->slabs);

@@ -205,6 +205,7 @@ void bp_offload_destroy(bp_offload **offload)
     *offload = NULL;
     if (!bp_process_is_here(&o->process))
         return;
+    BP_KEEP_ERROR;
     if (o->pool != NULL) {
         for (size_t i = 0; i < o->group_count; i++) { /* resident slabs with their bytes serve requests again */
             bp_group *group = &o->groups[i];

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/arith.h"
+#include "core/fail.h"
 #include "core/memory.h"
 #include "core/structs.h"
 #include "devices/device.h"
@@ -214,6 +215,7 @@ void bp_pinned_destroy(bp_pinned **given)
     if (!bp_device_is_here(pinned->source.device) ||
         atomic_fetch_sub_explicit(&pinned->references, 1, memory_order_acq_rel) > 1)
         return;
+    BP_KEEP_ERROR;
     for (size_t i = 0; i < pinned->planned.count; i++)
         (void)bp_pages_give_back(&pinned->source, &pinned->planned.pieces[i].pages);
     if (pinned->small.ops->finish != NULL)

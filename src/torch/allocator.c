@@ -290,6 +290,7 @@ static bp_status arena_build(arena *a, uint64_t bytes)
 
 static void arena_destroy(arena *a)
 {
+    BP_KEEP_ERROR;
     for (size_t i = a->import_count; i-- > 0;)
         bp_stream_destroy(&a->imports[i].stream);
     free(a->imports);

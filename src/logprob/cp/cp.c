@@ -48,6 +48,7 @@ static bp_status cp_make(bp_device *device, const bp_cp_config *config, bp_cp *c
 
 static void cp_finish(bp_cp *cp)
 {
+    BP_KEEP_ERROR;
     if (cp->own != NULL)
         (void)bp_device_synchronize(cp->device); /* wait for running kernels */
     bp_workspace_finish(&cp->workspace);
@@ -340,8 +341,7 @@ static bp_status run_with_others(bp_cp *cp, gathering *g, bp_status status, bp_s
         return status;
     if (status == BP_OK)
         status = communicate(cp, g, stream);
-    bp_status given = bp_workspace_drop(&cp->workspace, 1u << WORK_GATHERED | 1u << WORK_SLICE, stream);
-    return status == BP_OK ? given : status;
+    return bp_workspace_drop(&cp->workspace, 1u << WORK_GATHERED | 1u << WORK_SLICE, stream, status);
 }
 
 static bp_status cp_gather_run(bp_cp *cp, gathering *g, const bp_cp_tensor *local, const bp_cp_tensor *whole,

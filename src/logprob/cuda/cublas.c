@@ -69,7 +69,7 @@ static bp_status open_cublas(int driver_version, library *opened)
     return BP_OK;
 }
 
-static bp_status cublas_fail(const library *used, int error, const char *what)
+static bp_status cublas_fail(const library *used, int error, const char *function, const char *what)
 {
     const char *text = used->cublasGetStatusString(error);
     bp_status status = BP_ERR_DEVICE;
@@ -77,7 +77,8 @@ static bp_status cublas_fail(const library *used, int error, const char *what)
         status = BP_ERR_NO_DEVICE_MEMORY;
     else if (error == BP_CUBLAS_ARCH_MISMATCH || error == BP_CUBLAS_NOT_SUPPORTED)
         status = BP_ERR_UNSUPPORTED;
-    return bp_fail(status, "cuBLAS (%s): %s: %s (%d)", used->name, what, text != NULL ? text : "unknown status", error);
+    return bp_fail(status, "cuBLAS (%s): %s: %s: %s (%d)", used->name, what, function,
+                   text != NULL ? text : "unknown status", error);
 }
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
@@ -122,10 +123,10 @@ static bp_status cublas_run(const cublas *c, const gemm *g, const bp_product_wor
     const float alpha = 1, beta = work->adds ? 1 : 0;
     int error = used->cublasSetStream(c->handle, stream);
     if (error != BP_CUBLAS_SUCCESS)
-        return cublas_fail(used, error, "choosing a stream");
+        return cublas_fail(used, error, "cublasSetStream", "choosing a stream");
     error = used->cublasSetWorkspace(c->handle, work->scratch, CUBLAS_BYTES);
     if (error != BP_CUBLAS_SUCCESS)
-        return cublas_fail(used, error, "giving it scratch memory");
+        return cublas_fail(used, error, "cublasSetWorkspace", "giving it scratch memory");
     error = used->cublasGemmEx(c->handle, g->transpose_a, g->transpose_b, (int)g->m, (int)g->n, (int)g->k, &alpha,
                                g->a->data, a, (int)g->a->stride, g->b->data, b, (int)g->b->stride, &beta, g->c->data,
                                result, (int)g->c->stride, sums, BP_CUBLAS_ANY_ALGORITHM);
@@ -135,7 +136,7 @@ static bp_status cublas_run(const cublas *c, const gemm *g, const bp_product_wor
     (void)snprintf(what, sizeof what, "a product of %llu x %llu by %llu x %llu (%s, %s)", (unsigned long long)g->n,
                    (unsigned long long)g->k, (unsigned long long)g->k, (unsigned long long)g->m,
                    bp_dtype_name(g->a->dtype), bp_dtype_name(g->c->dtype));
-    return cublas_fail(used, error, what);
+    return cublas_fail(used, error, "cublasGemmEx", what);
 }
 
 static bp_status cublas_enqueue(const cublas *c, const gemm *g, const bp_product_work *work, bp_stream *stream)
@@ -200,6 +201,7 @@ static bp_status cublas_place(bp_products *products, const bp_product_work *w, b
 
 static void cublas_destroy(bp_products *products)
 {
+    BP_KEEP_ERROR;
     cublas *c = (cublas *)products;
     bp_cuda_scope scope;
     bp_cuda_rows_destroy(&c->rows);
@@ -216,13 +218,14 @@ static bp_status cublas_start_handle(cublas *c)
 {
     bp_cuda_scope scope;
     BP_TRY(bp_cuda_enter(c->device, &scope));
-    const char *what = "it does not start";
+    const char *function = "cublasCreate", *what = "it does not start";
     int error = c->library.cublasCreate(&c->handle);
     if (error == BP_CUBLAS_SUCCESS) {
+        function = "cublasSetMathMode";
         what = "asking for sums in fp32";
         error = c->library.cublasSetMathMode(c->handle, BP_CUBLAS_NO_NARROW_SUMS);
     }
-    bp_status status = error == BP_CUBLAS_SUCCESS ? BP_OK : cublas_fail(&c->library, error, what);
+    bp_status status = error == BP_CUBLAS_SUCCESS ? BP_OK : cublas_fail(&c->library, error, function, what);
     bp_cuda_leave(&scope);
     return status;
 }

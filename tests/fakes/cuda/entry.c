@@ -6,6 +6,7 @@
 typedef struct failure {
     uint64_t use; /* number of the call that fails; 0: every call */
     int error;
+    bool lasting;
     fake_function function;
 } failure;
 
@@ -20,13 +21,21 @@ static const struct {
 static uint64_t uses[FAKE_FUNCTION_COUNT];
 static failure failures[64];
 static size_t failure_count;
+static int lasting_error; /* of the context; OK: it works */
 
 static int wanted_failure(fake_function function)
 {
+    if (lasting_error != OK && !(functions[function].flags & (FAKE_EARLY | FAKE_WITHOUT_WORK)))
+        return lasting_error;
     for (size_t i = 0; i < failure_count; i++) {
         if (failures[i].function != function || (failures[i].use != 0 && failures[i].use != uses[function]))
             continue;
         int error = failures[i].error;
+        if (failures[i].lasting) { /* no work runs afterwards */
+            lasting_error = error;
+            for (fake_stream *stream = fake.streams; stream != NULL; stream = stream->next)
+                fake_await_stream(stream);
+        }
         if (failures[i].use != 0)
             failures[i] = failures[--failure_count];
         return error;
@@ -79,6 +88,7 @@ void fake_forget_counts(void)
 {
     memset(uses, 0, sizeof uses);
     failure_count = 0;
+    lasting_error = OK;
 }
 
 /* ---- control ----------------------------------------------------------------------------------------------------- */
@@ -91,15 +101,25 @@ static fake_function find(const char *name)
     return function;
 }
 
-FAKE_API bool fake_cuda_fail(const char *function, uint64_t nth, int error)
+static bool plan_failure(const char *function, uint64_t nth, int error, bool lasting)
 {
     pthread_mutex_lock(&fake.lock);
     fake_function found = find(function);
     bool room = found < FAKE_FUNCTION_COUNT && failure_count < sizeof failures / sizeof *failures;
     if (room)
-        failures[failure_count++] = (failure){nth == 0 ? 0 : uses[found] + nth, error, found};
+        failures[failure_count++] = (failure){nth == 0 ? 0 : uses[found] + nth, error, lasting, found};
     pthread_mutex_unlock(&fake.lock);
     return room;
+}
+
+FAKE_API bool fake_cuda_fail(const char *function, uint64_t nth, int error)
+{
+    return plan_failure(function, nth, error, false);
+}
+
+FAKE_API bool fake_cuda_fail_for_good(const char *function, uint64_t nth, int error)
+{
+    return plan_failure(function, nth, error, true);
 }
 
 FAKE_API void fake_cuda_fail_none(void)

@@ -53,6 +53,9 @@ void fake_cuda_reset(void);
 /* The nth use of a function from now on (1: the next; 0: each) returns `error` and does nothing. Names are those of
  * the table: "cuMemAlloc", not "cuMemAlloc_v2". False: unknown function. Up to 64 failures can be pending. */
 bool fake_cuda_fail(const char *function, uint64_t nth, int error);
+/* From the nth use of the function on, every function that needs the context returns `error`, until the reset: as after an illegal address
+ * (700) in a kernel. */
+bool fake_cuda_fail_for_good(const char *function, uint64_t nth, int error);
 void fake_cuda_fail_none(void);
 /* Calls since the start or the last reset; UINT64_MAX: unknown function. */
 uint64_t fake_cuda_calls(const char *function);

@@ -2,8 +2,9 @@
 #ifndef FAKE_CUDA_FUNCTIONS_H
 #define FAKE_CUDA_FUNCTIONS_H
 
-/* Allowed before cuInit; refused during unsafe captures; refused only with vmm_unsafe, because no source tells. */
-enum { FAKE_EARLY = 1, FAKE_UNSAFE = 2, FAKE_PERHAPS_UNSAFE = 4 };
+/* Allowed before cuInit; refused during unsafe captures; refused only with vmm_unsafe, because no source tells; works in a context with a
+ * lasting error. */
+enum { FAKE_EARLY = 1, FAKE_UNSAFE = 2, FAKE_PERHAPS_UNSAFE = 4, FAKE_WITHOUT_WORK = 8 };
 
 /* Public name, and flags. */
 #define FAKE_FUNCTIONS(F)                                                                                              \
@@ -12,20 +13,20 @@ enum { FAKE_EARLY = 1, FAKE_UNSAFE = 2, FAKE_PERHAPS_UNSAFE = 4 };
     F(cuGetErrorName, FAKE_EARLY)                                                                                      \
     F(cuGetErrorString, FAKE_EARLY)                                                                                    \
     F(cuGetProcAddress, FAKE_EARLY)                                                                                    \
-    F(cuDeviceGetCount, 0)                                                                                             \
-    F(cuDeviceGet, 0)                                                                                                  \
-    F(cuDeviceGetName, 0)                                                                                              \
-    F(cuDeviceGetAttribute, 0)                                                                                         \
-    F(cuDeviceCanAccessPeer, 0)                                                                                        \
-    F(cuDeviceTotalMem, 0)                                                                                             \
-    F(cuDevicePrimaryCtxRetain, 0)                                                                                     \
-    F(cuDevicePrimaryCtxRelease, 0)                                                                                    \
-    F(cuDevicePrimaryCtxGetState, 0)                                                                                   \
-    F(cuCtxPushCurrent, 0)                                                                                             \
-    F(cuCtxPopCurrent, 0)                                                                                              \
-    F(cuCtxGetCurrent, 0)                                                                                              \
-    F(cuCtxSetCurrent, 0)                                                                                              \
-    F(cuCtxGetDevice, 0)                                                                                               \
+    F(cuDeviceGetCount, FAKE_WITHOUT_WORK)                                                                             \
+    F(cuDeviceGet, FAKE_WITHOUT_WORK)                                                                                  \
+    F(cuDeviceGetName, FAKE_WITHOUT_WORK)                                                                              \
+    F(cuDeviceGetAttribute, FAKE_WITHOUT_WORK)                                                                         \
+    F(cuDeviceCanAccessPeer, FAKE_WITHOUT_WORK)                                                                        \
+    F(cuDeviceTotalMem, FAKE_WITHOUT_WORK)                                                                             \
+    F(cuDevicePrimaryCtxRetain, FAKE_WITHOUT_WORK)                                                                     \
+    F(cuDevicePrimaryCtxRelease, FAKE_WITHOUT_WORK)                                                                    \
+    F(cuDevicePrimaryCtxGetState, FAKE_WITHOUT_WORK)                                                                   \
+    F(cuCtxPushCurrent, FAKE_WITHOUT_WORK)                                                                             \
+    F(cuCtxPopCurrent, FAKE_WITHOUT_WORK)                                                                              \
+    F(cuCtxGetCurrent, FAKE_WITHOUT_WORK)                                                                              \
+    F(cuCtxSetCurrent, FAKE_WITHOUT_WORK)                                                                              \
+    F(cuCtxGetDevice, FAKE_WITHOUT_WORK)                                                                               \
     F(cuCtxSynchronize, 0)                                                                                             \
     F(cuMemGetInfo, 0)                                                                                                 \
     F(cuMemGetAllocationGranularity, 0)                                                                                \
