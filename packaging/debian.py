@@ -71,7 +71,7 @@ def build(source: Path, output: Path, epoch: int, system: str = SYSTEM, tests: b
     tests: also runs the quick suites. Without a log, a failure shows the end of the output."""
     output.mkdir(parents=True, exist_ok=True)
     with roots.Root(system) as root, tempfile.TemporaryDirectory() as scratch:
-        inside = f"/root{source.resolve().parent}"
+        inside = roots.place_of(source.resolve().parent)
         place = root.path / inside[1:]
         place.mkdir(parents=True)
         tree = debianize(tarball_of(source, Path(scratch), epoch), place, epoch)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -47,6 +48,11 @@ class Missing(Exception):
 
 class Failed(Exception):
     """A command in a root failed; the message has the end of its output."""
+
+
+def place_of(folder: Path) -> str:
+    """The place in a root of a folder that has this path here, without what make and lists of options take for syntax."""
+    return "/root" + re.sub(r"[^A-Za-z0-9/._+-]", "_", str(folder))
 
 
 def require() -> None:

@@ -136,7 +136,7 @@ def build(source: Path, output: Path, epoch: int, kernels: bool = True) -> list[
     output.mkdir(parents=True, exist_ok=True)
     cache = roots.KEPT / "pip"
     cache.mkdir(parents=True, exist_ok=True)
-    place = f"/root{source.resolve()}"
+    place = roots.place_of(source.resolve())
     with roots.Root(SYSTEM) as root:
         pinned = [f"{name}=={version}" for name, version in {**TOOLS, **(CUDA if kernels else {})}.items()]
         variables = {
