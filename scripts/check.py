@@ -184,9 +184,10 @@ def static_checks():
 
 
 def pkg_config(prefix, libraries, *options):
-    """Its words for libraries of a prefix; it escapes blanks and quotes as a shell does."""
+    """Its words for libraries of a prefix, of which it escapes some bytes as a shell does."""
     env = {**os.environ, "PKG_CONFIG_PATH": os.path.join(prefix, "lib", "pkgconfig")}
-    return shlex.split(subprocess.run(["pkg-config", *options, *libraries], env=env, check=True, capture_output=True, text=True).stdout)
+    printed = subprocess.run(["pkg-config", *options, *libraries], env=env, check=True, capture_output=True).stdout
+    return [os.fsdecode(os.fsencode(word)) for word in shlex.split(os.fsdecode(printed))]
 
 
 def installation():
