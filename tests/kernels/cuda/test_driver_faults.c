@@ -130,12 +130,12 @@ static bp_status create_logprob_with(bench *b, bp_targets targets)
 
 static bp_status create_logprob(bench *b)
 {
-    return create_logprob_with(b, BP_TARGETS_ANY);
+    return create_logprob_with(b, BP_TARGETS_MASK);
 }
 
 static bp_status create_checked(bench *b)
 {
-    return create_logprob_with(b, BP_TARGETS_CHECKED);
+    return create_logprob_with(b, BP_TARGETS_ERROR);
 }
 
 static bp_status call_logprob(bench *b, bp_stream *stream, bool captured)
@@ -184,7 +184,7 @@ static bp_status create_head(bench *b)
     config.dtype = BP_DTYPE_FP32;
     config.chunk = 3;
     config.comm = b->comm;
-    config.targets = BP_TARGETS_CHECKED;
+    config.targets = BP_TARGETS_ERROR;
     return bp_lm_head_create(b->device, &config, &b->head);
 }
 
