@@ -32,7 +32,7 @@ class Clocks(unittest.TestCase):
                                       capture_output=True, text=True, timeout=120, check=False)
                 self.assertEqual(made.returncode, 0, made.stderr)
                 self.assertGreaterEqual(min(numbers(json.loads(made.stdout))), 0)
-                self.assertNotRegex(made.stderr, r"-\d|nan|inf")
+                self.assertNotRegex(made.stderr.replace("Llama-3.1-8B", ""), r"-\d|nan|inf")
                 with open(os.path.join(folder, "step_1", "trace_rank00.json"), encoding="utf-8") as file:
                     events = json.load(file)["traceEvents"]
                 self.assertGreater(len(events), 100)
