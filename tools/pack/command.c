@@ -441,7 +441,7 @@ static const option_row pack_table[] = {
     {"check", NULL, "Check the offsets in FILE instead of packing", OPTION_FLAG, FIELD(check)},
     {.kind = OPTION_HEADING, .text = "Output:", .group = 2},
     {"json", NULL, "Print a bucketpool.pack/1 document", OPTION_FLAG, FIELD(json)},
-    {"plot", "FILE", "Draw the placement (.svg, .png or .pdf)", OPTION_PICTURE, FIELD(plot)},
+    {"plot", "FILE", "Draw the placement (.svg)", OPTION_PICTURE, FIELD(plot)},
     {"output", "CSV", "Write the rows of FILE with an offset column; -: to standard output instead of the report",
      OPTION_FILE, FIELD(output), .letter = 'o'},
     {"color", "WHEN", "auto, always or never (default auto)", OPTION_CHOICE, FIELD(color), choices_color},

@@ -1,50 +1,55 @@
-/* The canvas of all pictures: text, byte sizes, colours, and output as SVG, PNG or PDF. */
+/* The page of all pictures: SVG, text that cannot overflow, shapes. */
 #include "pictures/canvas.h"
 
-#include <cairo-pdf.h>
-#include <cairo-svg.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "core/text.h"
 
-/* ---- text and colours -------------------------------------------------------------------------------------------- */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 
 #define LONGEST_TEXT 512
+static const char ellipsis[] = "\u2026";
 
-void picture_colour(cairo_t *cr, uint32_t colour, double alpha)
+const picture_style picture_heading = {17, true, PICTURE_BLACK}, picture_plain = {PICTURE_TEXT, false, PICTURE_BLACK},
+                    picture_bold = {PICTURE_TEXT, true, PICTURE_BLACK},
+                    picture_quiet = {PICTURE_TEXT, false, PICTURE_GREY},
+                    picture_mark = {PICTURE_TEXT, true, PICTURE_MARK};
+
+/* Advance widths of ASCII from the space on, in hundredths of the size: the wider of DejaVu Sans and Liberation Sans
+ * (metrics of Arial and Helvetica), rounded up. */
+static const uint8_t widths[2][95] = {
+    {32, 41, 46, 84, 64, 96, 78, 28, 40,  40, 50, 84, 32, 37, 32, 34, 64, 64, 64, 64, 64, 64, 64, 64,
+     64, 64, 34, 34, 84, 84, 84, 56, 102, 69, 69, 73, 78, 67, 62, 78, 76, 30, 50, 67, 56, 87, 75, 79,
+     67, 79, 73, 67, 62, 74, 69, 99, 69,  67, 69, 40, 34, 40, 84, 56, 50, 62, 64, 55, 64, 62, 36, 64,
+     64, 28, 28, 58, 28, 98, 64, 62, 64,  64, 42, 53, 40, 64, 60, 82, 60, 60, 53, 64, 34, 64, 84},
+    {35, 46, 53, 84, 70, 101, 88, 31,  46,  46, 53, 84, 38, 42, 38, 37, 70, 70, 70, 70, 70, 70,  70, 70,
+     70, 70, 40, 40, 84, 84,  84, 62,  100, 78, 77, 74, 84, 69, 69, 83, 84, 38, 56, 78, 64, 100, 84, 86,
+     74, 86, 78, 73, 69, 82,  78, 111, 78,  73, 73, 46, 37, 46, 84, 56, 50, 68, 72, 60, 72, 68,  44, 72,
+     72, 35, 35, 67, 35, 105, 72, 69,  72,  72, 50, 60, 48, 72, 66, 93, 65, 66, 59, 72, 37, 72,  84}};
+
+/* At least that of Latin, Greek, Cyrillic and East Asian characters. */
+enum { FULL_WIDTH = 120 };
+
+/* true at the first byte of other characters, such as ligatures of words and emoji: textLength gives them that width. */
+static bool has_unknown_width(const unsigned char *at)
 {
-    cairo_set_source_rgba(cr, (colour >> 16) / 255.0, (colour >> 8 & 255) / 255.0, (colour & 255) / 255.0, alpha);
+    if (*at < 0xD5 || (*at >= 0xE3 && *at <= 0xE9) || (*at >= 0xEB && *at <= 0xED))
+        return false;
+    return strncmp((const char *)at, ellipsis, 3) != 0;
 }
 
-void picture_line(cairo_t *cr, double x1, double y1, double x2, double y2, double width)
-{
-    cairo_set_line_width(cr, width);
-    cairo_move_to(cr, x1, y1);
-    cairo_line_to(cr, x2, y2);
-    cairo_stroke(cr);
-}
-
-void picture_fill(cairo_t *cr, uint32_t colour, double alpha, double x, double y, double width, double height)
-{
-    picture_colour(cr, colour, alpha);
-    cairo_rectangle(cr, x, y, width, height);
-    cairo_fill(cr);
-}
-
+/* Replaces bytes that are not printable UTF-8, and the two code points that XML forbids beyond them. */
 static void clean(const char *text, char cleaned[LONGEST_TEXT])
 {
     size_t at = 0;
     while (*text != '\0' && at + 5 < LONGEST_TEXT) {
         size_t bytes = bp_printable_bytes((const unsigned char *)text);
+        if (bytes == 3 && memcmp(text, "\xEF\xBF", 2) == 0 && (unsigned char)text[2] >= 0xBE)
+            bytes = 0;
         if (bytes == 0) {
             cleaned[at++] = '?';
             text++;
@@ -57,24 +62,92 @@ static void clean(const char *text, char cleaned[LONGEST_TEXT])
     cleaned[at] = '\0';
 }
 
-static double advance(cairo_t *cr, const picture_style *style, const char *cleaned)
+static double width_of(const picture_style *style, const char *cleaned)
 {
-    cairo_text_extents_t extents = {0};
-    cairo_select_font_face(cr, "sans-serif", CAIRO_FONT_SLANT_NORMAL,
-                           style->bold ? CAIRO_FONT_WEIGHT_BOLD : CAIRO_FONT_WEIGHT_NORMAL);
-    cairo_set_font_size(cr, style->size);
-    cairo_text_extents(cr, cleaned, &extents);
-    return extents.x_advance;
+    double width = 0;
+    for (; *cleaned != '\0'; cleaned++) {
+        unsigned char c = (unsigned char)*cleaned;
+        if ((c & 0xc0) != 0x80) /* not within a character */
+            width += c >= ' ' && c < 0x7f ? widths[style->bold][c - ' '] : FULL_WIDTH;
+    }
+    return width * style->size / 100;
 }
 
-double picture_text_width(cairo_t *cr, const picture_style *style, const char *text)
+double picture_text_width(const picture_style *style, const char *text)
 {
     char cleaned[LONGEST_TEXT];
     clean(text, cleaned);
-    return advance(cr, style, cleaned);
+    return width_of(style, cleaned);
 }
 
-void picture_text_tail(cairo_t *cr, const picture_style *style, double x, double y, double room, const char *text)
+void picture_number(picture *p, double value)
+{
+    /* printf would take a locale's decimal point */
+    long long hundredths = llround(fmin(fmax(value, -1e9), 1e9) * 100), part = llabs(hundredths) % 100;
+    fprintf(p->body, "%s%lld", hundredths < 0 ? "-" : "", llabs(hundredths) / 100);
+    if (part != 0)
+        fprintf(p->body, part % 10 == 0 ? ".%lld" : ".%02lld", part % 10 == 0 ? part / 10 : part);
+}
+
+static void write_attribute(picture *p, const char *name, double value)
+{
+    fprintf(p->body, " %s=\"", name);
+    picture_number(p, value);
+    fputc('"', p->body);
+}
+
+static void write_colour(picture *p, const char *name, uint32_t colour)
+{
+    fprintf(p->body, " %s=\"#%06x\"", name, (unsigned)colour);
+}
+
+static void write_text(picture *p, const picture_style *style, double x, double y, double anchor, const char *cleaned)
+{
+    bool is_guessed = false;
+    for (const char *c = cleaned; *c != '\0'; c++)
+        is_guessed = is_guessed || has_unknown_width((const unsigned char *)c);
+    fputs("<text", p->body);
+    write_attribute(p, "x", x);
+    write_attribute(p, "y", y);
+    if (style->size != PICTURE_TEXT)
+        write_attribute(p, "font-size", style->size);
+    if (style->bold)
+        fputs(" font-weight=\"bold\"", p->body);
+    if (anchor > 0)
+        fprintf(p->body, " text-anchor=\"%s\"", anchor < 1 ? "middle" : "end");
+    if (is_guessed) {
+        write_attribute(p, "textLength", width_of(style, cleaned));
+        fputs(" lengthAdjust=\"spacingAndGlyphs\"", p->body);
+    }
+    write_colour(p, "fill", style->colour);
+    fputc('>', p->body);
+    for (; *cleaned != '\0'; cleaned++) {
+        const char *escaped = *cleaned == '&' ? "&amp;" : *cleaned == '<' ? "&lt;" : *cleaned == '>' ? "&gt;" : NULL;
+        if (escaped != NULL)
+            fputs(escaped, p->body);
+        else
+            fputc(*cleaned, p->body);
+    }
+    fputs("</text>\n", p->body);
+}
+
+void picture_text(picture *p, const picture_style *style, double x, double y, double anchor, double room,
+                  const char *text)
+{
+    char cleaned[LONGEST_TEXT + 4];
+    clean(text, cleaned);
+    size_t length = strlen(cleaned);
+    while (width_of(style, cleaned) > room && length > 0) {
+        do
+            length--;
+        while (length > 0 && ((unsigned char)cleaned[length] & 0xc0) == 0x80);
+        memcpy(cleaned + length, ellipsis, sizeof ellipsis);
+    }
+    if (*cleaned != '\0' && width_of(style, cleaned) <= room)
+        write_text(p, style, x, y, anchor, cleaned);
+}
+
+void picture_text_tail(picture *p, const picture_style *style, double x, double y, double room, const char *text)
 {
     char cleaned[LONGEST_TEXT], shown[LONGEST_TEXT + 4];
     size_t length = strlen(text);
@@ -82,244 +155,290 @@ void picture_text_tail(cairo_t *cr, const picture_style *style, double x, double
     clean(text, cleaned);
     const char *from = cleaned;
     memcpy(shown, cleaned, strlen(cleaned) + 1);
-    while (advance(cr, style, shown) > room && *from != '\0') {
+    while (width_of(style, shown) > room && *from != '\0') {
         do
             from++;
         while (((unsigned char)*from & 0xc0) == 0x80);
-        snprintf(shown, sizeof shown, "\u2026%s", from);
+        snprintf(shown, sizeof shown, "%s%s", ellipsis, from);
     }
-    picture_text(cr, style, x, y, 0, 0, shown);
+    picture_text(p, style, x, y, 0, room, shown);
 }
 
-void picture_text(cairo_t *cr, const picture_style *style, double x, double y, double anchor, double room,
-                  const char *text)
+void picture_paragraph(picture *p, const picture_style *style, const char *text)
 {
-    char cleaned[LONGEST_TEXT + 4];
-    clean(text, cleaned);
-    size_t length = strlen(cleaned);
-    double width = advance(cr, style, cleaned);
-    while (room > 0 && width > room && length > 0) {
-        do
-            length--;
-        while (length > 0 && ((unsigned char)cleaned[length] & 0xc0) == 0x80);
-        memcpy(cleaned + length, "\u2026", sizeof "\u2026");
-        width = advance(cr, style, cleaned);
+    char line[LONGEST_TEXT] = "";
+    while (*text != '\0') {
+        size_t word = strcspn(text, " "), length = strlen(line);
+        char longer[LONGEST_TEXT];
+        snprintf(longer, sizeof longer, "%s%s%.*s", line, length > 0 ? " " : "", (int)(word < 400 ? word : 400), text);
+        if (length > 0 && picture_text_width(style, longer) > PICTURE_INNER) {
+            picture_text(p, style, PICTURE_MARGIN, p->y + PICTURE_TEXT, 0, PICTURE_INNER, line);
+            p->y += PICTURE_LINE;
+            *line = '\0';
+            continue;
+        }
+        memcpy(line, longer, sizeof line);
+        text += word;
+        text += strspn(text, " ");
     }
-    picture_colour(cr, style->colour, 1);
-    cairo_move_to(cr, x - anchor * width, y);
-    cairo_show_text(cr, cleaned);
-    cairo_new_path(cr);
+    picture_text(p, style, PICTURE_MARGIN, p->y + PICTURE_TEXT, 0, PICTURE_INNER, line);
+    p->y += *line != '\0' ? PICTURE_LINE : 0;
 }
 
-void picture_label(cairo_t *cr, const picture_style *style, double x, double y, double anchor, const char *text)
+void picture_title(picture *p, const char *title)
 {
-    double width = picture_text_width(cr, style, text) + 8;
-    picture_fill(cr, 0xffffff, 0.85, x - anchor * width, y - 11, width, 14);
-    picture_text(cr, style, x + 4 - 8 * anchor, y, anchor, 0, text);
+    char line[LONGEST_TEXT];
+    size_t length = strcspn(title, "\n");
+    snprintf(line, sizeof line, "%.*s", (int)(length < sizeof line ? length : sizeof line - 1), title);
+    picture_text(p, &picture_heading, PICTURE_MARGIN, p->y + PICTURE_TEXT, 0, PICTURE_INNER, line);
+    p->y += PICTURE_LINE + 2;
+    if (title[length] == '\n')
+        picture_paragraph(p, &picture_quiet, title + length + 1);
+    p->y += 8;
 }
 
-void picture_dash(cairo_t *cr, bool dashed)
-{
-    const double dashes[] = {7, 4};
-    cairo_set_dash(cr, dashes, dashed ? 2 : 0, 0);
-}
-
-void picture_image(cairo_t *cr, cairo_surface_t *image, double x, double y)
-{
-    cairo_save(cr);
-    cairo_translate(cr, x, y);
-    cairo_scale(cr, 1.0 / PICTURE_IMAGE_SCALE, 1.0 / PICTURE_IMAGE_SCALE);
-    cairo_set_source_surface(cr, image, 0, 0);
-    cairo_paint(cr);
-    cairo_restore(cr);
-    cairo_surface_destroy(image);
-}
-
-const char *picture_byte_unit(uint64_t bytes, double *unit)
+static const char *byte_unit(double bytes, double *unit)
 {
     static const char *const names[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     size_t i = sizeof names / sizeof *names - 1;
-    while (i > 0 && bytes < 1ull << 10 * i)
+    while (i > 0 && bytes < (double)(1ull << 10 * i))
         i--;
     *unit = (double)(1ull << 10 * i);
     return names[i];
 }
 
-void picture_format_bytes(uint64_t bytes, char text[PICTURE_BYTES_CHARS])
+const char *picture_format_bytes(uint64_t bytes, char text[PICTURE_BYTES_CHARS])
 {
-    /* in the unit of `like` bytes */
     double unit;
-    const char *name = picture_byte_unit(bytes, &unit);
+    const char *name = byte_unit((double)bytes, &unit);
     double value = (double)bytes / unit;
     int decimals = unit == 1 || bytes == 0 ? 0 : value < 10 ? 3 : value < 100 ? 2 : 1;
-    snprintf(text, PICTURE_BYTES_CHARS, "%.*f %s", decimals, value, name);
+    snprintf(text, PICTURE_BYTES_CHARS, "%.*f %s", decimals, value, bytes == 1 ? "byte" : name);
+    return text;
+}
+
+/* ---- shapes ------------------------------------------------------------------------------------------------------ */
+
+/* From this number of boxes on, runs are smaller and look the same. */
+enum { MOST_BOXES = 4000, RUNS_PER_POINT = 2 };
+#define LEAST_EDGED 2.5
+#define LEAST_EXTENT 0.5 /* so that slivers stay visible */
+
+/* Okabe and Ito's palette for colour-blind readers, without its red, which is used for marks. */
+const uint32_t picture_colours[PICTURE_COLOURS] = {0x0072B2, 0xE69F00, 0x009E73, 0xCC79A7, 0x56B4E9,
+                                                   0xF0E442, 0x8A6D3B, 0x5A5A5A, 0xF9F9F9};
+
+uint32_t picture_ink(uint32_t colour)
+{
+    double luma = 0.3 * (colour >> 16) + 0.59 * (colour >> 8 & 255) + 0.11 * (colour & 255);
+    return luma < 128 ? 0xffffff : 0x000000;
+}
+
+void picture_fill(picture *p, uint32_t colour, double alpha, double x, double y, double width, double height)
+{
+    fputs("<rect", p->body);
+    write_attribute(p, "x", x);
+    write_attribute(p, "y", y);
+    write_attribute(p, "width", width);
+    write_attribute(p, "height", height);
+    write_colour(p, "fill", colour);
+    if (alpha < 1)
+        write_attribute(p, "fill-opacity", alpha);
+    fputs("/>\n", p->body);
+}
+
+void picture_line(picture *p, uint32_t colour, double x1, double y1, double x2, double y2, double width, bool dashed)
+{
+    fputs("<line", p->body);
+    write_attribute(p, "x1", x1);
+    write_attribute(p, "y1", y1);
+    write_attribute(p, "x2", x2);
+    write_attribute(p, "y2", y2);
+    write_colour(p, "stroke", colour);
+    write_attribute(p, "stroke-width", width);
+    fputs(dashed ? " stroke-dasharray=\"7 4\"/>\n" : "/>\n", p->body);
+}
+
+static void add_rectangle(picture *p, double x, double y, double width, double height)
+{
+    fputc('M', p->body);
+    picture_number(p, x);
+    fputc(' ', p->body);
+    picture_number(p, y);
+    fputc('h', p->body);
+    picture_number(p, width);
+    fputc('v', p->body);
+    picture_number(p, height);
+    fputc('h', p->body);
+    picture_number(p, -width);
+    fputc('z', p->body);
+}
+
+bool picture_is_coarse(size_t count)
+{
+    return count > MOST_BOXES;
+}
+
+/* One path for the boxes of a colour that are large enough for an edge, and one for the others. */
+static void draw_each(picture *p, const picture_box *boxes, size_t count)
+{
+    for (unsigned path = 0; path < 2 * PICTURE_COLOURS; path++) {
+        bool edged = path % 2 == 0, begun = false;
+        for (size_t i = 0; i < count; i++) {
+            const picture_box *b = &boxes[i];
+            if (b->colour != path / 2 || edged != (b->width >= LEAST_EDGED && b->height >= LEAST_EDGED))
+                continue;
+            if (!begun) {
+                fputs("<path class=\"boxes\"", p->body);
+                write_colour(p, "fill", picture_colours[b->colour]);
+                fputs(edged ? " stroke=\"#ffffff\" stroke-width=\"0.5\" d=\"" : " d=\"", p->body);
+                begun = true;
+            }
+            add_rectangle(p, b->x, b->y, fmax(b->width, LEAST_EXTENT), fmax(b->height, LEAST_EXTENT));
+        }
+        fputs(begun ? "\"/>\n" : "", p->body);
+    }
+}
+
+/* ---- many boxes: a grid, and its runs ---- */
+
+/* Each cell is painted once, by the first box that takes it: `next` leads over those of a row that have been, so that
+ * the work is bounded by boxes times rows whatever they cover. */
+typedef struct grid {
+    int columns, rows;
+    uint8_t *cells; /* colour + 1; 0: free, or drawn */
+    uint16_t *next; /* columns + 1 of each row */
+} grid;
+
+static int cell_at(double place, int most)
+{
+    return place <= 0 ? 0 : place >= most ? most : (int)place;
+}
+
+/* The first cell from a column on that has not been painted; halves the path to it. */
+static int skip_painted(uint16_t *next, int column)
+{
+    while (next[column] != column) {
+        next[column] = next[next[column]];
+        column = next[column];
+    }
+    return column;
+}
+
+/* A box takes at least a cell. */
+static void paint(grid *g, const picture_box *plot, const picture_box *b)
+{
+    int x0 = cell_at((b->x - plot->x) * RUNS_PER_POINT, g->columns - 1),
+        y0 = cell_at((b->y - plot->y) * RUNS_PER_POINT, g->rows - 1);
+    int x1 = cell_at(ceil((b->x + b->width - plot->x) * RUNS_PER_POINT - 0.5), g->columns);
+    int y1 = cell_at(ceil((b->y + b->height - plot->y) * RUNS_PER_POINT - 0.5), g->rows);
+    for (int y = y0; y < y1 || y == y0; y++) {
+        uint16_t *next = g->next + (ptrdiff_t)y * (g->columns + 1);
+        for (int x = skip_painted(next, x0); x < x1 || x == x0; x = skip_painted(next, x)) {
+            g->cells[(ptrdiff_t)y * g->columns + x] = (uint8_t)(b->colour + 1);
+            next[x] = (uint16_t)(x + 1);
+        }
+    }
+}
+
+/* The number of cells of a colour from this one on, to the right. */
+static int run_length(const grid *g, int x, int y, uint8_t colour, int most)
+{
+    const uint8_t *row = g->cells + (ptrdiff_t)y * g->columns;
+    int length = 0;
+    while (length < most && row[x + length] == colour)
+        length++;
+    return length;
+}
+
+static void add_runs(picture *p, const picture_box *plot, grid *g, uint8_t colour)
+{
+    for (int y = 0; y < g->rows; y++) {
+        for (int x = 0; x < g->columns; x++) {
+            int width = run_length(g, x, y, colour, g->columns - x), below = y;
+            for (; width > 0 && below < g->rows && run_length(g, x, below, colour, width) == width; below++)
+                memset(g->cells + (ptrdiff_t)below * g->columns + x, 0, (size_t)width);
+            if (width > 0)
+                add_rectangle(p, plot->x + x / (double)RUNS_PER_POINT, plot->y + y / (double)RUNS_PER_POINT,
+                              width / (double)RUNS_PER_POINT, (below - y) / (double)RUNS_PER_POINT);
+        }
+    }
+}
+
+static void draw_runs(picture *p, const picture_box *plot, const picture_box *boxes, size_t count)
+{
+    grid g = {.columns = (int)(plot->width * RUNS_PER_POINT), .rows = (int)(plot->height * RUNS_PER_POINT)};
+    g.cells = calloc((size_t)g.columns * (size_t)g.rows, 1);
+    g.next = calloc((size_t)(g.columns + 1) * (size_t)g.rows, sizeof *g.next);
+    if (g.cells != NULL && g.next != NULL) {
+        for (int i = 0; i < (g.columns + 1) * g.rows; i++)
+            g.next[i] = (uint16_t)(i % (g.columns + 1));
+        for (int colour = PICTURE_COLOURS - 1; colour >= 0; colour--) {
+            for (size_t i = 0; i < count; i++) {
+                if (boxes[i].colour == colour && (colour != PICTURE_GONE || boxes[i].width * RUNS_PER_POINT >= 1))
+                    paint(&g, plot, &boxes[i]);
+            }
+        }
+        for (uint8_t colour = 0; colour < PICTURE_COLOURS; colour++) {
+            fputs("<path class=\"boxes\" shape-rendering=\"crispEdges\"", p->body);
+            write_colour(p, "fill", picture_colours[colour]);
+            fputs(" d=\"", p->body);
+            add_runs(p, plot, &g, colour + 1);
+            fputs("\"/>\n", p->body);
+        }
+    } else {
+        p->failed = true;
+    }
+    free(g.cells);
+    free(g.next);
+}
+
+void picture_boxes(picture *p, const picture_box *plot, const picture_box *boxes, size_t count)
+{
+    if (picture_is_coarse(count))
+        draw_runs(p, plot, boxes, count);
+    else
+        draw_each(p, boxes, count);
 }
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
-enum { PNG_SCALE = 2, LONGEST_SECONDS = 300 };
-
 static _Thread_local char error_text[512];
 
-__attribute__((format(printf, 1, 2))) static const char *fail(const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(error_text, sizeof error_text, format, arguments);
-    va_end(arguments);
-    return error_text;
-}
-
-typedef enum format { FORMAT_NONE, FORMAT_SVG, FORMAT_PNG, FORMAT_PDF } format;
-
-static format format_of(const char *path)
-{
-    const char *ending = strrchr(path, '.');
-    if (ending == NULL || strchr(ending, '/') != NULL)
-        return FORMAT_NONE;
-    return strcasecmp(ending, ".svg") == 0   ? FORMAT_SVG
-           : strcasecmp(ending, ".png") == 0 ? FORMAT_PNG
-           : strcasecmp(ending, ".pdf") == 0 ? FORMAT_PDF
-                                             : FORMAT_NONE;
-}
-
-enum { END_BYTES = 8 };
-
-/* Destination of a surface's output, and its last bytes. */
-typedef struct sink {
-    FILE *file;
-    char end[END_BYTES];
-} sink;
-
-static cairo_status_t write_bytes(void *user, const unsigned char *data, unsigned bytes)
-{
-    sink *s = user;
-    size_t kept = bytes < END_BYTES ? END_BYTES - bytes : 0;
-    memmove(s->end, s->end + END_BYTES - kept, kept);
-    memcpy(s->end + kept, data + bytes - (END_BYTES - kept), END_BYTES - kept);
-    return fwrite(data, 1, bytes, s->file) == bytes ? CAIRO_STATUS_SUCCESS : CAIRO_STATUS_WRITE_ERROR;
-}
-
-/* cairo does not report write errors at the end of a document. */
-static bool is_whole(format f, const sink *s)
-{
-    const char *end = f == FORMAT_SVG ? "</svg>\n" : f == FORMAT_PDF ? "%%EOF\n" : "IEND\xae\x42\x60\x82";
-    return memcmp(s->end + END_BYTES - strlen(end), end, strlen(end)) == 0;
-}
-
-static cairo_surface_t *new_surface(const picture_page *p, format f, sink *to)
-{
-    if (f == FORMAT_PNG)
-        return cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)ceil(p->width * PNG_SCALE),
-                                          (int)ceil(p->height * PNG_SCALE));
-    if (f == FORMAT_SVG)
-        return cairo_svg_surface_create_for_stream(write_bytes, to, p->width, p->height);
-    cairo_surface_t *surface = cairo_pdf_surface_create_for_stream(write_bytes, to, p->width, p->height);
-    cairo_pdf_surface_set_metadata(surface, CAIRO_PDF_METADATA_CREATE_DATE, ""); /* the default is the current time */
-    return surface;
-}
-
 /* Inverts lightness under prefers-color-scheme: dark. Viewers without style sheets show the page on white. */
-static const char dark_style[] = "\n<style>@media (prefers-color-scheme: dark) { :root { filter: invert(0.92) "
-                                 "hue-rotate(180deg); } }</style>";
+static const char page_head[] =
+    "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" "
+    "font-family=\"Helvetica, Arial, sans-serif\" font-size=\"%d\">\n"
+    "<style>@media (prefers-color-scheme: dark) { :root { filter: invert(0.92) hue-rotate(180deg); } }</style>\n"
+    "<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n";
 
-/* cairo cannot add style sheets, so the text is inserted after the opening tag. */
-static bool write_svg(const char *text, size_t bytes, FILE *file)
-{
-    const char *tag = bytes > 0 ? strstr(text, "<svg") : NULL, *end = tag != NULL ? strchr(tag, '>') : NULL;
-    size_t head = end != NULL ? (size_t)(end - text) + 1 : 0;
-    return fwrite(text, 1, head, file) == head && (head == 0 || fputs(dark_style, file) >= 0) &&
-           fwrite(text + head, 1, bytes - head, file) == bytes - head;
-}
-
-static const char *draw_on(const picture_page *p, format f, FILE *file)
-{
-    sink to = {.file = file};
-    cairo_surface_t *surface = new_surface(p, f, &to);
-    cairo_t *cr = cairo_create(surface);
-    if (f == FORMAT_PNG)
-        cairo_scale(cr, PNG_SCALE, PNG_SCALE);
-    cairo_font_options_t *options = cairo_font_options_create();
-    cairo_font_options_set_hint_style(options, CAIRO_HINT_STYLE_NONE);
-    cairo_font_options_set_hint_metrics(options, CAIRO_HINT_METRICS_OFF);
-    cairo_set_font_options(cr, options);
-    cairo_font_options_destroy(options);
-    picture_colour(cr, 0xffffff, 1);
-    cairo_paint(cr);
-    p->draw(cr, p->user);
-    cairo_status_t status = cairo_status(cr);
-    cairo_destroy(cr);
-    if (status == CAIRO_STATUS_SUCCESS && f == FORMAT_PNG)
-        status = cairo_surface_write_to_png_stream(surface, write_bytes, &to);
-    cairo_surface_finish(surface);
-    if (status == CAIRO_STATUS_SUCCESS)
-        status = cairo_surface_status(surface);
-    cairo_surface_destroy(surface);
-    if (status == CAIRO_STATUS_WRITE_ERROR || ferror(file))
-        return strerror(errno);
-    if (status == CAIRO_STATUS_SUCCESS && !is_whole(f, &to))
-        status = CAIRO_STATUS_NO_MEMORY;
-    return status == CAIRO_STATUS_SUCCESS ? NULL : cairo_status_to_string(status);
-}
-
-static const char *draw_to(const picture_page *p, format f, FILE *file)
+const char *picture_write(void (*draw)(picture *p, const void *user), const void *user, const output *to)
 {
     char *text = NULL;
     size_t bytes = 0;
-    if (f != FORMAT_SVG)
-        return draw_on(p, f, file);
-    FILE *memory = open_memstream(&text, &bytes);
-    if (memory == NULL)
+    picture p = {.body = open_memstream(&text, &bytes), .y = PICTURE_MARGIN};
+    if (p.body == NULL)
         return "out of memory while drawing";
-    const char *reason = draw_on(p, f, memory);
-    if (fclose(memory) != 0 && reason == NULL)
-        reason = "out of memory while drawing";
-    if (reason == NULL && !write_svg(text, bytes, file))
-        reason = strerror(errno);
-    free(text);
-    return reason;
-}
-
-/* Draws in a child process: when memory runs out, fontconfig crashes or deadlocks. */
-static const char *draw_apart(const picture_page *p, format f, FILE *file)
-{
-    static char text[256];
-    int ends[2], status = 0;
-    if (pipe2(ends, O_CLOEXEC) != 0)
-        return strerror(errno);
-    pid_t child = fork();
-    if (child == 0) {
-        alarm(LONGEST_SECONDS);
-        const char *reason = draw_to(p, f, file);
-        if (reason == NULL && fflush(file) != 0)
+    draw(&p, user);
+    bool failed = p.failed || ferror(p.body) != 0;
+    failed = fclose(p.body) != 0 || failed;
+    const int height = (int)ceil(p.y) + PICTURE_MARGIN;
+    FILE *file = failed ? NULL : output_stream(to);
+    const char *reason = NULL;
+    if (file == NULL) {
+        reason = failed ? "out of memory while drawing" : strerror(errno);
+    } else {
+        fprintf(file, page_head, PICTURE_WIDTH, height, PICTURE_WIDTH, height, PICTURE_TEXT);
+        fwrite(text, 1, bytes, file);
+        fputs("</svg>\n", file);
+        if (ferror(file))
             reason = strerror(errno);
-        bool told = reason == NULL || write(ends[1], reason, strlen(reason)) >= 0;
-        _exit(reason == NULL && told ? 0 : 1);
+        if (fclose(file) != 0 && reason == NULL)
+            reason = strerror(errno);
     }
-    int error = errno;
-    close(ends[1]);
-    ssize_t told = child > 0 ? read(ends[0], text, sizeof text - 1) : 0;
-    close(ends[0]);
-    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
-        ;
-    if (child < 0)
-        return strerror(error);
-    if (WIFSIGNALED(status))
-        return "the libraries that draw have crashed, as they do without memory";
-    text[told > 0 ? told : 0] = '\0';
-    return WEXITSTATUS(status) == 0 ? NULL : *text != '\0' ? text : "drawing has failed";
-}
-
-const char *picture_write(const picture_page *page, const output *to)
-{
-    format f = format_of(to->path);
-    if (f == FORMAT_NONE)
-        return "a picture's name ends in .svg, .png or .pdf";
-    FILE *file = output_stream(to);
-    if (file == NULL)
-        return fail("cannot be written: %s", strerror(errno));
-    const char *reason = draw_apart(page, f, file);
-    if (fclose(file) != 0 && reason == NULL)
-        reason = strerror(errno);
-    return reason == NULL ? NULL : fail("cannot be written: %s", reason);
+    free(text);
+    if (reason == NULL)
+        return NULL;
+    snprintf(error_text, sizeof error_text, "cannot be written: %s", reason);
+    return error_text;
 }

@@ -7,11 +7,8 @@
 #include "pictures/pictures.h"
 
 /* Points. */
-enum { MARGIN = 24, WIDTH = 1000, ROW = 46, HEADING = 58, BELOW = 40, LEVELS = 4 };
+enum { ROW = 48, LEVELS = 4, LEAST_NAMED = 36 };
 #define LEAST_EXTENT 0.4
-#define LEAST_NAMED 26
-
-static const picture_style heading = {17, true, PICTURE_BLACK}, quiet = {11, false, PICTURE_GREY};
 
 static const bp_snapshot_request *request_of(const view_pool *pool, size_t at)
 {
@@ -41,76 +38,80 @@ static const char *name_of(const view_pool *pool, size_t at, int level)
     return *request->bucket != '\0' ? request->bucket : "(no name)";
 }
 
-static void draw_box(cairo_t *cr, const picture_box *box, uint32_t colour, double alpha, const char *name,
-                     uint64_t bytes)
+static void draw_box(picture *p, const picture_box *box, uint32_t colour, const char *name, uint64_t bytes)
 {
     char amount[PICTURE_BYTES_CHARS];
-    double luma = 0.3 * (colour >> 16) + 0.59 * (colour >> 8 & 255) + 0.11 * (colour & 255);
-    bool is_light = 255 - alpha * (255 - luma) > 140;
-    const picture_style named = {11, true, is_light ? PICTURE_BLACK : 0xffffff}, plain = {10, false, named.colour};
-    picture_fill(cr, colour, alpha, box->x, box->y, fmax(box->width - 1, LEAST_EXTENT), box->height - 1);
+    const picture_style named = {PICTURE_TEXT, true, picture_ink(colour)}, plain = {PICTURE_TEXT, false, named.colour};
+    picture_fill(p, colour, 1, box->x, box->y, fmax(box->width - 1, LEAST_EXTENT), box->height - 1);
     if (box->width < LEAST_NAMED)
         return;
-    picture_format_bytes(bytes, amount);
-    picture_text_tail(cr, &named, box->x + 5, box->y + 18, box->width - 9, name);
-    picture_text(cr, &plain, box->x + 5, box->y + 34, 0, box->width - 9, amount);
+    picture_text_tail(p, &named, box->x + 4, box->y + 19, box->width - 8, name);
+    picture_text(p, &plain, box->x + 4, box->y + 38, 0, box->width - 8, picture_format_bytes(bytes, amount));
+}
+
+/* Mixes a colour with white. */
+static uint32_t lighten(uint32_t colour, double share)
+{
+    uint32_t mixed = 0;
+    for (int shift = 0; shift <= 16; shift += 8)
+        mixed |= (uint32_t)(255 - share * (255 - (colour >> shift & 255))) << shift;
+    return mixed;
 }
 
 /* Merges boxes of one parent below LEAST_EXTENT. Returns the number of boxes that are not drawn. */
-static size_t draw_level(cairo_t *cr, const view_pool *pool, int level)
+static size_t draw_level(picture *p, const view_pool *pool, int level, double top)
 {
-    static const double alphas[LEVELS] = {0.16, 1, 0.8, 0.6};
+    static const double shares[LEVELS] = {0.16, 1, 0.8, 0.6};
     double done = 0;
     size_t merged = 0;
     for (size_t first = 0, end; first < pool->at_peak_count; first = end) {
         uint64_t bytes = 0;
         for (end = first; end < pool->at_peak_count; end++) {
             bool is_next = !is_together(pool, end > first ? end - 1 : first, end, level);
-            if (is_next && (WIDTH * (double)bytes / (double)pool->peak_bytes >= LEAST_EXTENT || level == 0 ||
+            if (is_next && (PICTURE_INNER * (double)bytes / (double)pool->peak_bytes >= LEAST_EXTENT || level == 0 ||
                             !is_together(pool, first, end, level - 1)))
                 break;
             merged += is_next;
             bytes += request_of(pool, end)->bytes;
         }
         size_t role = pool->role_of[pool->spans[pool->at_peak[first]].request];
-        const picture_box box = {MARGIN + WIDTH * done / (double)pool->peak_bytes,
-                                 MARGIN + HEADING + ROW * level,
-                                 WIDTH * (double)bytes / (double)pool->peak_bytes,
+        const picture_box box = {PICTURE_MARGIN + PICTURE_INNER * done / (double)pool->peak_bytes,
+                                 top,
+                                 PICTURE_INNER * (double)bytes / (double)pool->peak_bytes,
                                  ROW,
                                  0,
                                  0};
-        draw_box(cr, &box, level > 0 ? picture_kind_colours[role % PICTURE_KINDS] : PICTURE_GREY, alphas[level],
+        draw_box(p, &box, lighten(level > 0 ? picture_colours[role % PICTURE_KINDS] : PICTURE_GREY, shares[level]),
                  name_of(pool, first, level), bytes);
         done += (double)bytes;
     }
     return merged;
 }
 
-static void draw_page(cairo_t *cr, const void *user)
+static void draw_page(picture *p, const void *user)
 {
     const snapshot_picture *input = user;
     const view_pool *pool = input->pool;
     char text[200], peak[PICTURE_BYTES_CHARS];
-    picture_format_bytes(pool->peak_bytes, peak);
-    snprintf(text, sizeof text, "%s live at the peak, %.3f ms after the beginning, in %zu buckets", peak,
-             (double)pool->peak_ns / 1e6, pool->at_peak_count);
-    picture_text(cr, &heading, MARGIN, MARGIN + 12, 0, WIDTH, input->title);
-    picture_text(cr, &quiet, MARGIN, MARGIN + 30, 0, WIDTH, text);
+    picture_title(p, input->title);
+    snprintf(text, sizeof text, "%s live at the peak, %.3f ms after the beginning, in %zu bucket%s",
+             picture_format_bytes(pool->peak_bytes, peak), (double)pool->peak_ns / 1e6, pool->at_peak_count,
+             pool->at_peak_count == 1 ? "" : "s");
+    picture_paragraph(p, &picture_quiet, text);
+    p->y += 8;
     size_t merged = 0;
-    for (int level = 0; level < LEVELS; level++)
-        merged += draw_level(cr, pool, level);
-    picture_text(cr, &quiet, MARGIN, MARGIN + HEADING + ROW * LEVELS + 24, 0, WIDTH,
-                 "Rightwards: bytes. Downwards: roles, their units, and the buckets of these.");
+    for (int level = 0; level < LEVELS; level++, p->y += ROW)
+        merged += draw_level(p, pool, level, p->y);
+    p->y += 8;
+    picture_paragraph(p, &picture_quiet, "Rightwards: bytes. Downwards: roles, their units, and the buckets of these.");
     if (merged > 0) {
         snprintf(text, sizeof text, "%zu boxes are narrower than %.1f points and drawn with the one before them.",
                  merged, LEAST_EXTENT);
-        picture_text(cr, &quiet, MARGIN, MARGIN + HEADING + ROW * LEVELS + 40, 0, WIDTH, text);
+        picture_paragraph(p, &picture_quiet, text);
     }
 }
 
 const char *picture_draw_flame(const snapshot_picture *input, const output *to)
 {
-    const picture_page page = {WIDTH + 2.0 * MARGIN, MARGIN + HEADING + ROW * LEVELS + BELOW + MARGIN, draw_page,
-                               input};
-    return picture_write(&page, to);
+    return picture_write(draw_page, input, to);
 }

@@ -1,4 +1,5 @@
-/* The pictures that commands draw. */
+/* The pictures that commands draw, as SVG. Functions return NULL, or an error text that is valid until this thread's
+ * next call. A picture is a function of its input. */
 #ifndef TOOLS_PICTURES_PICTURES_H
 #define TOOLS_PICTURES_PICTURES_H
 
@@ -9,24 +10,19 @@
 #include "shared/outputs.h"
 #include "view/timeline.h"
 
-/* The picture of memory plans: addresses in the slabs over steps. */
-
+/* Memory plans: the bytes of each, and the pool of one of them over time. */
 typedef struct picture_input {
-    const char *title; /* the first line is the heading, further lines are set smaller; NULL: none */
+    const char *title; /* the first line is the heading, further lines are set smaller */
     const bp_buckets *buckets;
     const bp_schedule *schedule; /* of these buckets */
     const bp_plan *const *plans; /* of these buckets and this schedule */
     size_t plan_count;
+    const bp_plan *chosen; /* of these, whose pool is drawn */
 } picture_input;
 
-/* Draws a panel for each plan and role: steps to the right, memory upwards, the plans of a role in one scale. The
- * suffix of the output's path gives the format: .svg, .png or .pdf. The first picture of a process is a function of
- * input, fonts and cairo; in later SVGs cairo continues its numbering of ids. Returns NULL, or an error text that is
- * valid until this thread's next call. */
 const char *picture_draw(const picture_input *input, const output *to);
 
-/* The picture of a placement: offsets of items over time. */
-
+/* A placement: offsets of items over time. */
 enum { PICTURE_LABEL_CHARS = 400, PICTURE_GROUPS = 8 };
 typedef struct packing_picture {
     const char *title, *proof;
@@ -45,25 +41,22 @@ typedef struct packing_picture {
     uint64_t mark_time;
 } packing_picture;
 
-/* Draws time to the right, memory upwards, and a box for each interval of an item; the largest boxes have labels where there is room.
- * Format and errors as picture_draw. */
+/* Draws time to the right, memory upwards, and a box for each interval of an item; the largest boxes have labels where
+ * there is room. The largest items at the mark are listed below. */
 const char *picture_draw_packing(const packing_picture *input, const output *to);
 
-/* The picture of a schedule: the work of each step and its live bytes. */
-
-/* Draws steps to the right, rows for all-gathers, compute and reduce-scatters, and below them the live bytes of each
- * role by kinds of buckets. `subtitle` is the line below the model's name. Format and errors as picture_draw. */
+/* A schedule: steps to the right, rows for all-gathers, compute and reduce-scatters, and below them the live bytes of
+ * each role by kinds of buckets. `subtitle` is the line below the model's name. */
 const char *picture_draw_schedule(const schedule_view *view, const char *subtitle, const output *to);
 
-/* Pictures of a pool's snapshot: addresses over time, and the peak. */
-
+/* Recordings. */
 typedef struct snapshot_picture {
     const char *title;
     const view_pool *pool;
 } snapshot_picture;
 
 /* Draws time to the right; above, the slabs with a box for each live range, addresses upwards; below, the live
- * bytes. Format and errors as picture_draw. */
+ * bytes. */
 const char *picture_draw_snapshot(const snapshot_picture *input, const output *to);
 
 /* Draws the requests that are live at the peak as a flame graph: bytes to the right, rows for roles, units and buckets. */

@@ -137,23 +137,25 @@ static bool lane_items_init(const schedule_view *v, lane_items *lanes)
 }
 
 /* Points. */
-enum { MARGIN = 24, WIDTH = 1000, LANES = 92, ROW = 34, GAP = 8, PLOT_HEIGHT = 190, HEADING = 30 };
-/* More steps than this are thinner than a pixel. */
-#define FINE_STEPS (2 * WIDTH)
+enum {
+    ROW = 36,
+    GAP = 8,
+    PLOT_HEIGHT = 150,
+    FINE_STEPS = 2 * PICTURE_PLOT
+}; /* more steps are thinner than half a point */
 
 typedef struct schedule_picture {
     const schedule_view *view;
     const char *subtitle;
-    picture_input input;
-    picture_layout layout; /* steps and names only */
+    picture_kinds kinds;
     lane_items lanes;
     uint64_t *live; /* [(role * PICTURE_KINDS + kind) * (steps + 1) + step] */
-    double height;
 } schedule_picture;
 
-static const picture_style title_style = {17, true, PICTURE_BLACK}, heading = {13, true, PICTURE_BLACK},
-                           plain = {11, false, PICTURE_BLACK}, quiet = {11, false, PICTURE_GREY},
-                           mark = {11, true, PICTURE_MARK};
+static double x_of(const schedule_picture *p, uint32_t step)
+{
+    return PICTURE_LEFT + PICTURE_PLOT * (double)step / p->view->steps;
+}
 
 /* ---- work of the lanes ------------------------------------------------------------------------------------------- */
 
@@ -166,20 +168,22 @@ static uint32_t colour_of(const lane_item *item)
     return item->row == ROW_COMPUTE ? computes[item->phase] : item->row == ROW_GATHER ? 0x009E73 : 0xCC79A7;
 }
 
-static void draw_item(const picture_view *v, const lane_item *item, double top, double height, bool named)
+static void draw_item(picture *to, const schedule_picture *p, const lane_item *item, double top, double height,
+                      bool named)
 {
-    double left = picture_x(v, item->begin), width = picture_x(v, item->end) - left;
-    picture_fill(v->cr, colour_of(item), 1, left, top, width > 3 ? width - 0.8 : width,
-                 height > 5 ? height - 1 : height);
-    const char *name = item->unit >= 0 ? picture_unit_name(v, (size_t)item->unit) : "outside";
-    picture_style style = {10, false,
-                           item->row == ROW_COMPUTE && item->phase != BP_PHASE_OUTSIDE ? 0xffffff : 0x000000};
-    if (named && height >= 11 && width >= 16 && picture_text_width(v->cr, &style, name) < width - 4)
-        picture_text(v->cr, &style, left + width / 2, top + height / 2 + 3.5, 0.5, 0, name);
+    double left = x_of(p, item->begin), width = x_of(p, item->end) - left;
+    picture_fill(to, colour_of(item), 1, left, top, width > 3 ? width - 0.8 : width, height > 5 ? height - 1 : height);
+    const char *name = "outside";
+    if (item->unit >= 0)
+        name = bp_buckets_get_info(p->view->analysed->buckets)->units[item->unit].name + p->view->common_chars;
+    const picture_style style = {PICTURE_TEXT, false, picture_ink(colour_of(item))};
+    if (named && height >= PICTURE_TEXT + 3 && picture_text_width(&style, name) < width - 4)
+        picture_text(to, &style, left + width / 2, top + height / 2 + 4.5, 0.5, width - 4, name);
 }
 
-/* Merges adjacent items of equal look when steps are thinner than a pixel. */
-static void draw_row(const picture_view *v, const schedule_picture *p, unsigned row, double top)
+/* Merges adjacent items of equal look when steps are thinner than a pixel; a track that overlaps itself, the last one,
+ * has no names. */
+static void draw_row(picture *to, const schedule_picture *p, unsigned row, double top)
 {
     bool fine = p->view->steps > FINE_STEPS;
     uint32_t pixel = p->view->steps / FINE_STEPS; /* steps per pixel */
@@ -190,32 +194,31 @@ static void draw_row(const picture_view *v, const schedule_picture *p, unsigned 
         if (item->row != row)
             continue;
         if (!fine) {
-            draw_item(v, item, top + item->track * height, height, true);
+            draw_item(to, p, item, top + item->track * height, height, true);
             continue;
         }
         if (merged.end + pixel < item->begin || colour_of(&merged) != colour_of(item)) {
             if (merged.end > 0)
-                draw_item(v, &merged, top, height, false);
+                draw_item(to, p, &merged, top, height, false);
             merged = *item;
         }
         merged.end = item->end > merged.end ? item->end : merged.end;
     }
     if (merged.end > 0)
-        draw_item(v, &merged, top, height, false);
+        draw_item(to, p, &merged, top, height, false);
 }
 
-static double draw_lanes(const picture_view *v, const schedule_picture *p, double top)
+static void draw_lanes(picture *to, const schedule_picture *p)
 {
     static const char *const names[ROW_COUNT] = {"gather", "compute", "reduce"};
     for (unsigned row = 0; row < ROW_COUNT; row++) {
         if (p->lanes.tracks[row] == 0)
             continue;
-        picture_fill(v->cr, 0xF4F4F4, 1, v->box->x, top, v->box->width, ROW);
-        picture_text(v->cr, &plain, v->box->x - 6, top + ROW / 2.0 + 4, 1, 0, names[row]);
-        draw_row(v, p, row, top);
-        top += ROW + GAP;
+        picture_fill(to, 0xF4F4F4, 1, PICTURE_LEFT, to->y, PICTURE_PLOT, ROW);
+        picture_text(to, &picture_plain, PICTURE_LEFT - 8, to->y + ROW / 2.0 + 5, 1, PICTURE_LEFT - 12, names[row]);
+        draw_row(to, p, row, to->y);
+        to->y += ROW + GAP;
     }
-    return top;
 }
 
 /* ---- live bytes -------------------------------------------------------------------------------------------------- */
@@ -234,140 +237,98 @@ static uint64_t most_below(const schedule_picture *p, size_t role, unsigned kind
 }
 
 /* Adds the line of the sum of kinds before `kind`, forwards or backwards. Steps thinner than a pixel are merged. */
-static void add_edge(const picture_view *v, const schedule_picture *p, size_t role, unsigned kind, bool back)
+static void add_edge(picture *to, const schedule_picture *p, const picture_box *plot, size_t role, unsigned kind,
+                     bool back)
 {
     uint32_t steps = p->view->steps, stride = steps / FINE_STEPS + 1, columns = (steps + stride - 1) / stride;
-    double before = 0;
+    uint64_t before = 0;
     for (uint32_t i = 0; i < columns; i++) {
         uint32_t begin = (back ? columns - 1 - i : i) * stride, end = begin + stride < steps ? begin + stride : steps;
-        double x = picture_x(v, back ? end : begin), y = picture_y(v, (double)most_below(p, role, kind, begin, end));
-        if (i > 0 && y != before)
-            cairo_line_to(v->cr, x, before);
-        if (i == 0 || y != before)
-            cairo_line_to(v->cr, x, y);
-        before = y;
+        uint64_t bytes = most_below(p, role, kind, begin, end);
+        if (i > 0 && bytes == before)
+            continue;
+        fputs(i > 0 ? "H" : back ? "L" : "M", to->body);
+        picture_number(to, x_of(p, back ? end : begin));
+        fputs(i > 0 ? "V" : " ", to->body);
+        picture_number(to, plot->y + plot->height * (1 - (double)bytes / plot->bytes));
+        before = bytes;
     }
-    cairo_line_to(v->cr, picture_x(v, back ? 0 : steps), before);
+    fputc('H', to->body);
+    picture_number(to, x_of(p, back ? 0 : steps));
 }
 
-static void draw_role(const picture_view *v, const schedule_picture *p, size_t role)
+static void draw_role(picture *to, const schedule_picture *p, size_t role)
 {
     const live_bytes *live = &p->view->roles[role];
-    picture_text(v->cr, &heading, v->box->x, v->box->y - 6, 0, 110, schedule_view_role_name(live));
-    picture_draw_memory_axis(v);
-
-    for (unsigned kind = 0; kind < PICTURE_KINDS; kind++) {
-        if (*p->layout.kinds[kind] == '\0')
-            continue;
-        add_edge(v, p, role, kind + 1, false);
-        add_edge(v, p, role, kind, true);
-        cairo_close_path(v->cr);
-        picture_colour(v->cr, picture_kind_colours[kind], 1);
-        cairo_fill(v->cr);
-    }
-
-    char bytes[PICTURE_BYTES_CHARS], what[STEP_TEXT_CHARS], text[STEP_TEXT_CHARS + 64];
-    double y = picture_y(v, (double)live->peak_bytes), left = picture_x(v, live->peak_step);
-    double width = fmax(picture_x(v, live->peak_step + 1ul) - left, 2);
-    picture_fill(v->cr, PICTURE_MARK, 0.3, left, v->box->y, width, v->box->height);
-    picture_colour(v->cr, PICTURE_MARK, 1);
-    picture_dash(v->cr, true);
-    picture_line(v->cr, v->box->x, y, v->box->x + v->box->width, y, 1.5);
-    picture_dash(v->cr, false);
-    picture_format_bytes(live->peak_bytes, bytes);
-    snprintf(text, sizeof text, "at most %s, first in step %u: %s", bytes, live->peak_step,
+    char bytes[PICTURE_BYTES_CHARS], what[STEP_TEXT_CHARS], text[STEP_TEXT_CHARS + 128];
+    to->y += 8;
+    snprintf(text, sizeof text, "%s: at most %s live, first in step %u: %s", schedule_view_role_name(live),
+             picture_format_bytes(live->peak_bytes, bytes), live->peak_step,
              analysis_step_text(p->view->analysed, live->peak_step, what));
-    picture_text(v->cr, &mark, v->box->x + v->box->width, v->box->y - 6, 1, v->box->width - 120, text);
-
-    picture_colour(v->cr, PICTURE_GREY, 1);
-    cairo_set_line_width(v->cr, 0.7);
-    cairo_rectangle(v->cr, v->box->x, v->box->y, v->box->width, v->box->height);
-    cairo_stroke(v->cr);
-    picture_draw_step_axis(v);
+    picture_paragraph(to, &picture_bold, text);
+    const picture_box plot = {
+        PICTURE_LEFT, to->y + 8, PICTURE_PLOT, PLOT_HEIGHT, fmax((double)live->peak_bytes, 1) * 1.04, 0};
+    picture_memory_axis(to, &plot);
+    for (unsigned kind = 0; kind < PICTURE_KINDS; kind++) {
+        if (*p->kinds[kind] == '\0')
+            continue;
+        fprintf(to->body, "<path fill=\"#%06x\" d=\"", (unsigned)picture_colours[kind]);
+        add_edge(to, p, &plot, role, kind + 1, false);
+        add_edge(to, p, &plot, role, kind, true);
+        fputs("z\"/>\n", to->body);
+    }
+    const double y = plot.y + plot.height * (1 - (double)live->peak_bytes / plot.bytes),
+                 left = x_of(p, live->peak_step);
+    picture_fill(to, PICTURE_MARK, 0.3, left, plot.y, fmax(x_of(p, live->peak_step + 1) - left, 2), plot.height);
+    picture_line(to, PICTURE_MARK, plot.x, y, plot.x + plot.width, y, 1.5, true);
+    picture_step_axis(to, &plot, p->view->analysed->buckets, p->view->analysed->schedule, p->view->common_chars);
 }
 
 /* ---- the page ---------------------------------------------------------------------------------------------------- */
 
-static double draw_legend_entry(cairo_t *cr, double x, double y, uint32_t colour, const char *text)
+static void draw_lanes_legend(picture *to, const schedule_picture *p)
 {
-    picture_fill(cr, colour, 1, x, y - 10, 18, 12);
-    picture_text(cr, &plain, x + 24, y, 0, 0, text);
-    return x + 44 + picture_text_width(cr, &plain, text);
-}
-
-/* Draws an entry for the peak's marks; returns the x of the next one. */
-static double draw_legend_mark(cairo_t *cr, double x, double y, bool dashed, const char *text)
-{
-    picture_colour(cr, PICTURE_MARK, dashed ? 1 : 0.3);
-    if (dashed) {
-        picture_dash(cr, true);
-        picture_line(cr, x, y - 4, x + 29, y - 4, 1.5);
-        picture_dash(cr, false);
-    } else {
-        cairo_rectangle(cr, x, y - 10, 6, 12);
-        cairo_fill(cr);
-    }
-    double after = x + (dashed ? 35 : 12);
-    picture_text(cr, &plain, after, y, 0, 0, text);
-    return after + 20 + picture_text_width(cr, &plain, text);
-}
-
-/* Draws the line of live bytes: kinds of buckets, the peak and its step, the change of direction. */
-static void draw_live_legend(cairo_t *cr, const schedule_picture *p, double y)
-{
-    double x = MARGIN;
-    for (size_t kind = 0; kind < PICTURE_KINDS; kind++) {
-        if (*p->layout.kinds[kind] != '\0')
-            x = draw_legend_entry(cr, x, y, picture_kind_colours[kind], p->layout.kinds[kind]);
-    }
-    x = draw_legend_mark(cr, x, y, true, "the most live bytes");
-    x = draw_legend_mark(cr, x, y, false, "the first step with them");
-    picture_colour(cr, PICTURE_GREY, 1);
-    picture_line(cr, x + 3, y - 11, x + 3, y + 3, 0.7);
-    picture_text(cr, &plain, x + 10, y, 0, 0, "the direction changes");
-}
-
-static void draw_page(cairo_t *cr, const void *user)
-{
-    const schedule_picture *p = user;
-    picture_box box = {.x = MARGIN + PICTURE_LEFT, .width = WIDTH, .height = PLOT_HEIGHT};
-    picture_view v = {cr, &p->input, &p->layout, NULL, &box};
-    picture_text(cr, &title_style, MARGIN, MARGIN + 12, 0, WIDTH + PICTURE_LEFT, p->view->analysed->name);
-    picture_text(cr, &quiet, MARGIN, MARGIN + 30, 0, WIDTH + PICTURE_LEFT, p->subtitle);
-
-    double y = MARGIN + 56;
     static const char *const names[] = {[BP_PHASE_FORWARD] = "forward",    [BP_PHASE_BACKWARD] = "backward",
                                         [BP_PHASE_RECORDED] = NULL,        [BP_PHASE_OUTSIDE] = "outside units",
                                         [BP_PHASE_BACKWARD_GATHER] = NULL, [BP_PHASE_COMBINED] = "forward and backward",
                                         [BP_PHASE_REDUCE] = NULL};
     bool used[sizeof names / sizeof *names] = {false};
     const lane_item gather = {.row = ROW_GATHER}, reduction = {.row = ROW_REDUCE};
-    double x = MARGIN;
     if (p->lanes.tracks[ROW_GATHER] > 0)
-        x = draw_legend_entry(cr, x, y, colour_of(&gather), "gather of a unit");
+        picture_legend(to, PICTURE_ICON_BOX, colour_of(&gather), "gather of a unit");
     for (size_t i = 0; i < p->lanes.count; i++)
         used[p->lanes.items[i].phase] = used[p->lanes.items[i].phase] || p->lanes.items[i].row == ROW_COMPUTE;
     for (unsigned phase = 0; phase < sizeof names / sizeof *names; phase++) {
         const lane_item like = {.row = ROW_COMPUTE, .phase = (bp_phase)phase};
         if (used[phase] && names[phase] != NULL)
-            x = draw_legend_entry(cr, x, y, colour_of(&like), names[phase]);
+            picture_legend(to, PICTURE_ICON_BOX, colour_of(&like), names[phase]);
     }
     if (p->lanes.tracks[ROW_REDUCE] > 0)
-        draw_legend_entry(cr, x, y, colour_of(&reduction), "reduction of a unit's gradients");
-    draw_live_legend(cr, p, y + 20);
+        picture_legend(to, PICTURE_ICON_BOX, colour_of(&reduction), "reduction of a unit's gradients");
+    picture_legend_end(to);
+}
 
-    double top = draw_lanes(&v, p, MARGIN + LANES);
-    for (size_t role = 0; role < p->view->role_count; role++) {
-        box.y = top + HEADING;
-        box.bytes = fmax((double)p->view->roles[role].peak_bytes, 1) * 1.08;
-        draw_role(&v, p, role);
-        top = box.y + PLOT_HEIGHT + PICTURE_BELOW - HEADING + 20;
-    }
-    bool recorded = p->lanes.tracks[ROW_COMPUTE] == 0;
-    picture_text(cr, &quiet, MARGIN, p->height - MARGIN / 2.0, 0, WIDTH + PICTURE_LEFT,
-                 recorded ? "Rightwards: events. A gather is drawn where it is acquired, a gradient while it is held."
+static void draw_page(picture *to, const void *user)
+{
+    schedule_picture p = *(const schedule_picture *)user;
+    picture_title(to, p.view->analysed->name);
+    picture_paragraph(to, &picture_quiet, p.subtitle);
+    to->y += 8;
+    draw_lanes_legend(to, &p);
+    to->y += 8;
+    draw_lanes(to, &p);
+    for (size_t role = 0; role < p.view->role_count; role++)
+        draw_role(to, &p, role);
+    picture_kinds_legend(to, p.kinds);
+    picture_legend(to, PICTURE_ICON_DASHES, PICTURE_MARK, "the most live bytes");
+    picture_legend_end(to);
+    to->y += 4;
+    picture_paragraph(to, &picture_quiet,
+                      p.lanes.tracks[ROW_COMPUTE] == 0
+                          ? "Rightwards: events. A gather is drawn where it is acquired, a gradient while it is held."
                           : "Rightwards: steps. A gather may run from its acquire until compute needs it, a reduction "
-                            "from the end of compute until its memory is free. Boxes above each other: at once.");
+                            "from the end of "
+                            "compute until its memory is free. Boxes above each other: at once.");
 }
 
 /* ---- preparing --------------------------------------------------------------------------------------------------- */
@@ -397,7 +358,7 @@ static void find_live(schedule_picture *p)
             bool sum = v->roles[role].role == BP_ROLE_COUNT;
             shown = shown || v->roles[role].role == r.request.role;
             if (v->roles[role].role == r.request.role || (sum && shown))
-                add_live(p, role, picture_kind_of(&r.bucket, "", p->layout.kinds), bytes, intervals, count);
+                add_live(p, role, picture_kind_of(&r.bucket, "", p->kinds), bytes, intervals, count);
         }
     }
     for (size_t row = 0; row < v->role_count * PICTURE_KINDS; row++) {
@@ -409,25 +370,14 @@ static void find_live(schedule_picture *p)
 
 const char *picture_draw_schedule(const schedule_view *view, const char *subtitle, const output *to)
 {
-    schedule_picture p = {.view = view,
-                          .subtitle = subtitle,
-                          .input = {.buckets = view->analysed->buckets, .schedule = view->analysed->schedule},
-                          .layout = {.steps = view->steps, .common_chars = view->common_chars}};
+    schedule_picture p = {.view = view, .subtitle = subtitle};
     p.live = calloc(view->role_count * PICTURE_KINDS * (view->steps + 1ul), sizeof *p.live);
     const char *error = "out of memory while drawing";
     if (p.live != NULL && lane_items_init(view, &p.lanes)) {
         find_live(&p);
-        unsigned rows = 0;
-        for (unsigned row = 0; row < ROW_COUNT; row++)
-            rows += p.lanes.tracks[row] > 0;
-        p.height = MARGIN + LANES + rows * (ROW + GAP) + (double)view->role_count * (PLOT_HEIGHT + PICTURE_BELOW + 20) +
-                   MARGIN + 10;
-        const picture_page page = {WIDTH + PICTURE_LEFT + 2 * MARGIN, p.height, draw_page, &p};
-        error = picture_write(&page, to);
+        error = picture_write(draw_page, &p, to);
     }
-    lane_items *lanes = &p.lanes;
-    free(lanes->items);
-    *lanes = (lane_items){0};
+    free(p.lanes.items);
     free(p.live);
     return error;
 }

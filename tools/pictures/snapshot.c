@@ -9,26 +9,8 @@
 #include "pictures/canvas.h"
 
 /* Points. */
-enum {
-    MARGIN = 24,
-    LEFT = 92,
-    PLOT_WIDTH = 1000,
-    SLABS_HEIGHT = 340,
-    LIVE_HEIGHT = 130,
-    GAP = 34,
-    SLAB_GAP = 5,
-    LEAST_SLAB = 16,
-    HEADING = 72,
-    BELOW = 78
-};
+enum { SLABS_HEIGHT = 300, LIVE_HEIGHT = 120, SLAB_GAP = 5, LEAST_SLAB = 20 };
 #define LEAST_EXTENT 0.4
-#define GONE_SHADE 0.22 /* of what is below */
-
-/* More boxes than these, and ranges without memory, become an image, which is smaller than they are. */
-#define MOST_BOXES 4000
-
-static const picture_style heading = {17, true, PICTURE_BLACK}, quiet = {11, false, PICTURE_GREY},
-                           plain = {11, false, PICTURE_BLACK}, mark = {11, true, PICTURE_MARK};
 
 typedef struct page {
     const snapshot_picture *input;
@@ -36,9 +18,8 @@ typedef struct page {
     picture_box *bands; /* of the slabs, then of what is outside; their bytes are what the height stands for */
     size_t band_count;
     uint64_t *track_offsets;
-    picture_box live;
-    double bottom; /* of the bands */
-    bool is_image;
+    picture_box *boxes; /* live ranges, then what is not mapped */
+    picture_box slabs, live;
 } page;
 
 /* ---- where things are ----------------------------------------------------------------------------------------------------------- */
@@ -46,17 +27,18 @@ typedef struct page {
 static double x_of(const page *p, uint64_t time_ns)
 {
     uint64_t length = p->pool->length_ns > 0 ? p->pool->length_ns : 1;
-    return MARGIN + LEFT + PLOT_WIDTH * fmin((double)time_ns / (double)length, 1);
+    return PICTURE_LEFT + PICTURE_PLOT * fmin((double)time_ns / (double)length, 1);
 }
 
 static const char *arrange(page *p)
 {
     const view_pool *pool = p->pool;
-    double total = 1, y = MARGIN + HEADING;
+    double total = 1, y = 0; /* relative to the slabs */
     p->band_count = pool->info->slab_count + (pool->track_count > 0);
     p->bands = calloc(p->band_count + 1, sizeof *p->bands);
     p->track_offsets = calloc(pool->track_count + 1, sizeof *p->track_offsets);
-    if (p->bands == NULL || p->track_offsets == NULL)
+    p->boxes = calloc(pool->span_count + pool->gone_count + 1, sizeof *p->boxes);
+    if (p->bands == NULL || p->track_offsets == NULL || p->boxes == NULL)
         return "out of memory while drawing";
     for (size_t i = 0; i < pool->track_count; i++)
         p->track_offsets[i + 1] = p->track_offsets[i] + pool->tracks[i];
@@ -70,15 +52,15 @@ static const char *arrange(page *p)
     double least = fmin(LEAST_SLAB, fmax(SLABS_HEIGHT - gaps, 0) / count), rest = SLABS_HEIGHT - gaps - least * count;
     for (size_t i = 0; i < p->band_count; i++) {
         picture_box *band = &p->bands[i];
-        *band = (picture_box){MARGIN + LEFT,        y, PLOT_WIDTH, least + fmax(rest, 0) * band->bytes / total,
+        *band = (picture_box){PICTURE_LEFT,         y, PICTURE_PLOT, least + fmax(rest, 0) * band->bytes / total,
                               fmax(band->bytes, 1), 0};
         y += band->height + gap;
     }
-    p->bottom = MARGIN + HEADING + SLABS_HEIGHT;
+    p->slabs = (picture_box){PICTURE_LEFT, 0, PICTURE_PLOT, SLABS_HEIGHT, 0, 0};
     uint64_t most = pool->peak_bytes;
     if (pool->info->has_plan && pool->info->plan_bytes > most)
         most = pool->info->plan_bytes;
-    p->live = (picture_box){MARGIN + LEFT, p->bottom + GAP, PLOT_WIDTH, LIVE_HEIGHT, fmax((double)most, 1) * 1.12, 0};
+    p->live = (picture_box){PICTURE_LEFT, 0, PICTURE_PLOT, LIVE_HEIGHT, fmax((double)most, 1) * 1.12, 0};
     return NULL;
 }
 
@@ -95,150 +77,69 @@ static picture_box box_of(const page *p, const view_span *span)
                          band->bytes, 0};
 }
 
-static void draw_boxes(cairo_t *cr, const page *p)
-{
-    const view_pool *pool = p->pool;
-    for (size_t role = 0; role < pool->role_count; role++) {
-        picture_colour(cr, picture_kind_colours[role % PICTURE_KINDS], 1);
-        for (size_t i = 0; i < pool->span_count; i++) {
-            picture_box box = box_of(p, &pool->spans[i]);
-            if (pool->role_of[pool->spans[i].request] == role)
-                cairo_rectangle(cr, box.x, box.y, box.width, box.height);
-        }
-        cairo_fill_preserve(cr);
-        picture_colour(cr, 0xffffff, 1);
-        cairo_set_line_width(cr, 0.5);
-        cairo_stroke(cr);
-    }
-}
-
-static void draw_band(cairo_t *cr, const page *p, size_t index)
+static void draw_band(picture *to, const page *p, size_t index)
 {
     const picture_box *band = &p->bands[index];
     const view_pool *pool = p->pool;
     const char *name = index < pool->info->slab_count ? pool->slabs[index].group : "outside slabs";
     char amount[PICTURE_BYTES_CHARS];
-    if (!p->is_image) {
-        picture_fill(cr, PICTURE_UNUSED, 1, band->x, band->y, band->width, band->height);
-    }
-    if (band->height < 9)
+    picture_fill(to, PICTURE_UNUSED, 1, band->x, band->y, band->width, band->height);
+    if (band->height < PICTURE_TEXT + 2)
         return;
-    picture_text(cr, &plain, band->x - 8, band->y + 11, 1, LEFT - 10, *name != '\0' ? name : "slab");
-    picture_format_bytes((uint64_t)band->bytes, amount);
-    if (band->height >= 28)
-        picture_text(cr, &quiet, band->x - 8, band->y + 25, 1, LEFT - 10, amount);
-}
-
-typedef void (*gone_function)(void *user, const page *p, const picture_box *box);
-
-static void draw_gone(void *user, const page *p, const picture_box *box)
-{
-    cairo_t *cr = user;
-    (void)p;
-    picture_fill(cr, 0xffffff, 1 - GONE_SHADE, box->x, box->y, box->width, box->height);
+    const double room = PICTURE_LEFT - 8 - 4, y = band->y + 14;
+    picture_text(to, &picture_plain, band->x - 8, y, 1, room, *name != '\0' ? name : "slab");
+    if (band->height >= 2 * PICTURE_LINE)
+        picture_text(to, &picture_quiet, band->x - 8, y + PICTURE_LINE - 2, 1, room,
+                     picture_format_bytes((uint64_t)band->bytes, amount));
 }
 
 /* Parts of slabs without memory; nothing is reserved then. */
-static void find_gone(const page *p, gone_function each, void *user)
+static picture_box gone_box(const page *p, const view_gone *gone)
 {
-    for (size_t i = 0; i < p->pool->gone_count; i++) {
-        const view_gone *gone = &p->pool->gone[i];
-        const picture_box *band = &p->bands[gone->slab];
-        double x = x_of(p, gone->begin_ns), height = band->height * (double)gone->bytes / band->bytes;
-        double y = band->y + band->height * (1 - (double)gone->offset / band->bytes) - height;
-        picture_box box = {x, y, x_of(p, gone->end_ns) - x, height, 0, 0};
-        each(user, p, &box);
+    const picture_box *band = &p->bands[gone->slab];
+    double x = x_of(p, gone->begin_ns), height = band->height * (double)gone->bytes / band->bytes;
+    double y = band->y + band->height * (1 - (double)gone->offset / band->bytes) - height;
+    return (picture_box){x, y, x_of(p, gone->end_ns) - x, height, 0, PICTURE_GONE};
+}
+
+static void draw_slabs(picture *to, page *p)
+{
+    const view_pool *pool = p->pool;
+    p->slabs.y = to->y;
+    for (size_t i = 0; i < p->band_count; i++)
+        p->bands[i].y += to->y;
+    /* more bands than points are one grey area */
+    if (p->band_count > SLABS_HEIGHT)
+        picture_fill(to, PICTURE_UNUSED, 1, p->slabs.x, p->slabs.y, p->slabs.width, p->slabs.height);
+    for (size_t i = 0; i < p->band_count && p->band_count <= SLABS_HEIGHT; i++)
+        draw_band(to, p, i);
+    for (size_t i = 0; i < pool->span_count; i++) {
+        p->boxes[i] = box_of(p, &pool->spans[i]);
+        p->boxes[i].colour = pool->role_of[pool->spans[i].request] % PICTURE_KINDS;
     }
-}
-
-/* ---- slabs as an image ------------------------------------------------------------------------------------------------------------- */
-
-/* Two pixels a point. Each pixel is painted once, by the first that takes it: `next` leads over those of a row that have been, so that the
- * work is bounded by boxes times rows whatever they cover. */
-enum { SCALE = PICTURE_IMAGE_SCALE, COLUMNS = PLOT_WIDTH * SCALE, ROWS = SLABS_HEIGHT * SCALE };
-
-typedef struct canvas {
-    unsigned char *data;
-    int stride;
-    uint16_t (*next)[COLUMNS + 1];
-    uint32_t colour;
-} canvas;
-
-static int pixel(double place, int most)
-{
-    return place <= 0 ? 0 : place >= most ? most : (int)place;
-}
-
-/* The first pixel from a column on that has not been painted; halves the path to it. */
-static int skip_painted(uint16_t *next, int column)
-{
-    while (next[column] != column) {
-        next[column] = next[next[column]];
-        column = next[column];
-    }
-    return column;
-}
-
-/* A box takes at least a pixel. */
-static void paint(canvas *c, const picture_box *box)
-{
-    int x0 = pixel((box->x - MARGIN - LEFT) * SCALE, COLUMNS - 1),
-        y0 = pixel((box->y - MARGIN - HEADING) * SCALE, ROWS - 1);
-    int x1 = pixel(ceil((box->x + box->width - MARGIN - LEFT) * SCALE - 0.5), COLUMNS);
-    int y1 = pixel(ceil((box->y + box->height - MARGIN - HEADING) * SCALE - 0.5), ROWS);
-    for (int y = y0; y < y1 || y == y0; y++) {
-        uint32_t *row = (uint32_t *)(void *)(c->data + (ptrdiff_t)y * c->stride);
-        for (int x = skip_painted(c->next[y], x0); x < x1 || x == x0; x = skip_painted(c->next[y], x)) {
-            row[x] = 0xff000000u | c->colour;
-            c->next[y][x] = (uint16_t)(x + 1);
-        }
-    }
-}
-
-static void paint_gone(void *user, const page *p, const picture_box *box)
-{
-    (void)p;
-    if (box->width * SCALE >= 1)
-        paint(user, box);
-}
-
-static void draw_image(cairo_t *cr, const page *p)
-{
-    cairo_surface_t *image = cairo_image_surface_create(CAIRO_FORMAT_ARGB32, COLUMNS, ROWS);
-    canvas c = {cairo_image_surface_get_data(image), cairo_image_surface_get_stride(image), NULL, 0};
-    c.next = calloc(ROWS, sizeof *c.next);
-    if (c.data != NULL && c.next != NULL) {
-        const view_pool *pool = p->pool;
-        for (int y = 0; y < ROWS; y++) {
-            for (int x = 0; x <= COLUMNS; x++)
-                c.next[y][x] = (uint16_t)x;
-        }
-        const uint32_t unused = PICTURE_UNUSED & 255;
-        c.colour = 0x010101u * (uint32_t)(255 - GONE_SHADE * (255 - unused));
-        find_gone(p, paint_gone, &c);
-        for (size_t i = 0; i < pool->span_count; i++) {
-            const picture_box box = box_of(p, &pool->spans[i]);
-            c.colour = picture_kind_colours[pool->role_of[pool->spans[i].request] % PICTURE_KINDS];
-            paint(&c, &box);
-        }
-        c.colour = PICTURE_UNUSED;
-        for (size_t i = 0; i < p->band_count; i++)
-            paint(&c, &p->bands[i]);
-    }
-    free(c.next);
-    cairo_surface_mark_dirty(image);
-    picture_image(cr, image, MARGIN + LEFT, MARGIN + HEADING);
+    for (size_t i = 0; i < pool->gone_count; i++)
+        p->boxes[pool->span_count + i] = gone_box(p, &pool->gone[i]);
+    picture_boxes(to, &p->slabs, p->boxes, pool->span_count + pool->gone_count);
+    to->y += SLABS_HEIGHT;
 }
 
 /* ---- live bytes ------------------------------------------------------------------------------------------------------------------- */
 
 /* A line of live bytes. Changes in the same quarter of a point are drawn as one: from the first over the least and the most to the last. */
 typedef struct curve {
-    cairo_t *cr;
+    picture *to;
     const page *p;
     double x;
     uint64_t first, least, most, last;
 } curve;
+
+static void add_point(picture *to, char command, double x, double y)
+{
+    fputc(command, to->body);
+    picture_number(to, x);
+    fputc(' ', to->body);
+    picture_number(to, y);
+}
 
 static void draw_column(const curve *c)
 {
@@ -246,7 +147,7 @@ static void draw_column(const curve *c)
     const uint64_t values[] = {c->first, c->least, c->most, c->last};
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
         if (i == 0 || values[i] != values[i - 1])
-            cairo_line_to(c->cr, c->x, box->y + box->height * (1 - (double)values[i] / box->bytes));
+            add_point(c->to, 'L', c->x, box->y + box->height * (1 - (double)values[i] / box->bytes));
     }
 }
 
@@ -254,24 +155,27 @@ static void add_change(curve *c, double x, uint64_t live)
 {
     if (x - c->x >= 0.25) {
         draw_column(c);
-        *c = (curve){c->cr, c->p, x, c->last, c->last, c->last, c->last};
+        *c = (curve){c->to, c->p, x, c->last, c->last, c->last, c->last};
     }
     c->least = live < c->least ? live : c->least;
     c->most = live > c->most ? live : c->most;
     c->last = live;
 }
 
-/* The area below all live bytes, or below those that the plan knows. */
-static void draw_curve(cairo_t *cr, const page *p, bool planned, double alpha)
+/* The area below all live bytes, or below those that the plan knows. Its edge shows a moment, too. */
+static void draw_curve(picture *to, const page *p, bool planned, uint32_t colour)
 {
     const view_pool *pool = p->pool;
     view_changes changes;
     const view_span *span = NULL;
     bool begins = false;
     double bottom = p->live.y + p->live.height;
-    curve c = {.cr = cr, .p = p, .x = p->live.x};
-    cairo_move_to(cr, p->live.x, bottom);
+    curve c = {.to = to, .p = p, .x = p->live.x};
+    fprintf(to->body, "<path fill=\"#%06x\" stroke=\"#%06x\" stroke-width=\"0.6\" d=\"", (unsigned)colour,
+            (unsigned)colour);
+    add_point(to, 'M', p->live.x, bottom);
     bool good = view_changes_init(pool, &changes);
+    to->failed = to->failed || !good;
     while (good && view_changes_next(&changes, &span, &begins)) {
         const bp_snapshot_request *request = &pool->requests[span->request];
         if (planned && strcmp(request->placement, "planned") != 0)
@@ -284,113 +188,85 @@ static void draw_curve(cairo_t *cr, const page *p, bool planned, double alpha)
     c.x = p->live.x + p->live.width;
     c.first = c.least = c.most = c.last;
     draw_column(&c);
-    cairo_line_to(cr, p->live.x + p->live.width, bottom);
-    cairo_close_path(cr);
-    picture_colour(cr, PICTURE_GREY, alpha);
-    cairo_fill_preserve(cr);
-    cairo_set_line_width(cr, 0.6); /* so that a moment is seen, too */
-    cairo_stroke(cr);
+    add_point(to, 'L', p->live.x + p->live.width, bottom);
+    fputs("z\"/>\n", to->body);
 }
 
-static void draw_live(cairo_t *cr, const page *p)
+static void draw_live(picture *to, page *p)
 {
-    const picture_view view = {.cr = cr, .box = &p->live};
-    picture_draw_memory_axis(&view);
-    draw_curve(cr, p, false, 0.4);
-    if (!p->pool->info->has_plan)
-        return;
-    draw_curve(cr, p, true, 0.6);
-    picture_dash(cr, true);
+    const bp_snapshot_pool *info = p->pool->info;
+    char text[96], bytes[PICTURE_BYTES_CHARS];
+    to->y += 12;
+    picture_text(to, &picture_bold, PICTURE_MARGIN, to->y + PICTURE_TEXT, 0, PICTURE_INNER, "Live bytes");
+    p->live.y = to->y + PICTURE_LINE + 4;
+    picture_memory_axis(to, &p->live);
+    draw_curve(to, p, false, info->has_plan ? 0xC8C8C8 : 0x8C8C8C);
+    if (info->has_plan)
+        draw_curve(to, p, true, 0x808080);
+    const double bottom = p->live.y + p->live.height, peak = x_of(p, p->pool->peak_ns);
+    const double bound = bottom - p->live.height * (double)info->lower_bound_bytes / p->live.bytes;
+    if (info->has_plan)
+        picture_line(to, PICTURE_MARK, p->live.x, bound, p->live.x + p->live.width, bound, 1.5, true);
+    if (p->pool->peak_bytes > 0)
+        picture_line(to, PICTURE_MARK, peak, p->slabs.y - 4, peak, bottom, 1, false);
 
-    char amount[PICTURE_BYTES_CHARS], text[64];
-    double y = p->live.y + p->live.height * (1 - (double)p->pool->info->lower_bound_bytes / p->live.bytes);
-    double right = p->live.x + p->live.width;
-    picture_format_bytes(p->pool->info->lower_bound_bytes, amount);
-    snprintf(text, sizeof text, "lower bound of the plan %s", amount);
-    picture_colour(cr, mark.colour, 1);
-    picture_line(cr, p->live.x, y, right, y, 1.2);
-    picture_label(cr, &mark, right - 4, y + 13, 1, text);
-    picture_dash(cr, false);
-}
-
-static void draw_peak(cairo_t *cr, const page *p)
-{
-    char amount[PICTURE_BYTES_CHARS], text[64];
-    double x = x_of(p, p->pool->peak_ns), top = MARGIN + HEADING - 4;
-    if (p->pool->peak_bytes == 0)
-        return;
-    picture_format_bytes(p->pool->peak_bytes, amount);
-    snprintf(text, sizeof text, "peak %s", amount);
-    picture_colour(cr, PICTURE_MARK, 1);
-    picture_line(cr, x, top, x, p->live.y + p->live.height, 1);
-    bool right = x > MARGIN + LEFT + PLOT_WIDTH - 120;
-    picture_text(cr, &mark, x + (right ? -5 : 5), top + 1, right ? 1 : 0, 0, text);
+    const double length = (double)(p->pool->length_ns > 0 ? p->pool->length_ns : 1),
+                 step = picture_nice_step(length / 6);
+    const double unit = length >= 2e9 ? 1e9 : length >= 2e6 ? 1e6 : length >= 2e3 ? 1e3 : 1;
+    const char *name = unit == 1e9 ? "s" : unit == 1e6 ? "ms" : unit == 1e3 ? "\u00b5s" : "ns";
+    const int decimals = step < unit ? (int)ceil(-log10(step / unit) - 0.0001) : 0;
+    for (unsigned i = 0; i * step <= length; i++) {
+        snprintf(text, sizeof text, "%.*f %s", i > 0 ? decimals : 0, i * step / unit, name);
+        picture_tick(to, x_of(p, (uint64_t)(i * step)), bottom, text);
+    }
+    to->y = bottom + 30;
+    if (info->has_plan) {
+        picture_legend(to, PICTURE_ICON_BOX, 0x808080, "of the plan");
+        picture_legend(to, PICTURE_ICON_BOX, 0xC8C8C8, "of others");
+        snprintf(text, sizeof text, "lower bound of the plan %s", picture_format_bytes(info->lower_bound_bytes, bytes));
+        picture_legend(to, PICTURE_ICON_DASHES, PICTURE_MARK, text);
+    }
+    picture_legend_end(to);
 }
 
 /* ---- the page -------------------------------------------------------------------------------------------------------------------- */
 
-static void draw_legend(cairo_t *cr, const page *p)
+static void draw_page(picture *to, const void *user)
 {
-    double x = MARGIN + LEFT;
-    for (size_t role = 0; role < p->pool->role_count && x < PLOT_WIDTH; role++) {
-        picture_fill(cr, picture_kind_colours[role % PICTURE_KINDS], 1, x, MARGIN + 38, 16, 11);
-        picture_text(cr, &plain, x + 21, MARGIN + 48, 0, 160, p->pool->roles[role].name);
-        x += 38 + fmin(picture_text_width(cr, &plain, p->pool->roles[role].name), 160);
+    page p = *(const page *)user;
+    char text[160], bytes[PICTURE_BYTES_CHARS];
+    picture_title(to, p.input->title);
+    for (size_t role = 0; role < p.pool->role_count; role++)
+        picture_legend(to, PICTURE_ICON_BOX, picture_colours[role % PICTURE_KINDS], p.pool->roles[role].name);
+    picture_legend(to, PICTURE_ICON_BOX, PICTURE_UNUSED, "unused");
+    if (p.pool->peak_bytes > 0) {
+        snprintf(text, sizeof text, "peak %s", picture_format_bytes(p.pool->peak_bytes, bytes));
+        picture_legend(to, PICTURE_ICON_LINE, PICTURE_MARK, text);
     }
-}
-
-static void draw_page(cairo_t *cr, const void *user)
-{
-    const page *p = user;
-    picture_text(cr, &heading, MARGIN, MARGIN + 12, 0, LEFT + PLOT_WIDTH, p->input->title);
-    draw_legend(cr, p);
-    for (size_t i = 0; i < p->band_count; i++)
-        draw_band(cr, p, i);
-    if (p->is_image) {
-        draw_image(cr, p);
-    } else {
-        draw_boxes(cr, p);
-        find_gone(p, draw_gone, cr); /* over what is held meanwhile */
-    }
-    draw_live(cr, p);
-    draw_peak(cr, p);
-
-    double length = (double)(p->pool->length_ns > 0 ? p->pool->length_ns : 1), step = picture_nice_step(length / 10);
-    double unit = length >= 2e9 ? 1e9 : length >= 2e6 ? 1e6 : length >= 2e3 ? 1e3 : 1, y = p->live.y + p->live.height;
-    const char *name = unit == 1e9 ? "s" : unit == 1e6 ? "ms" : unit == 1e3 ? "\u00b5s" : "ns";
-    int decimals = step < unit ? (int)ceil(-log10(step / unit) - 0.0001) : 0;
-    for (unsigned i = 0; i * step <= length; i++) {
-        char text[48];
-        double x = x_of(p, (uint64_t)(i * step));
-        picture_colour(cr, PICTURE_GREY, 1);
-        picture_line(cr, x, y, x, y + 4, 0.7);
-        snprintf(text, sizeof text, "%.*f %s", i > 0 ? decimals : 0, i * step / unit, name);
-        picture_text(cr, &quiet, x, y + 17, 0.5, 0, text);
-    }
-
-    picture_text(
-        cr, &quiet, MARGIN, p->live.y + p->live.height + 48, 0, LEFT + PLOT_WIDTH,
-        "Rightwards: time. Above: slabs, addresses upwards; a box is a bucket while it is live, grey is unused, white "
-        "has no memory. Below: live bytes, dark those of the plan.");
-    if (p->is_image) {
-        char text[160];
-        snprintf(text, sizeof text,
-                 "An image: of %zu boxes those that share a pixel are drawn as one, the first of them.",
-                 p->pool->span_count);
-        picture_text(cr, &quiet, MARGIN, p->live.y + p->live.height + 64, 0, LEFT + PLOT_WIDTH, text);
+    picture_legend_end(to);
+    to->y += 12;
+    draw_slabs(to, &p);
+    draw_live(to, &p);
+    to->y += 4;
+    picture_paragraph(
+        to, &picture_quiet,
+        "Rightwards: time. Above: slabs, addresses upwards; a box is a bucket while it is live, white has no "
+        "memory. Below: live bytes.");
+    if (picture_is_coarse(p.pool->span_count + p.pool->gone_count)) {
+        snprintf(text, sizeof text, "Of %zu boxes those that share half a point are drawn as one, the first of them.",
+                 p.pool->span_count);
+        picture_paragraph(to, &picture_quiet, text);
     }
 }
 
 const char *picture_draw_snapshot(const snapshot_picture *input, const output *to)
 {
     page p = {.input = input, .pool = input->pool};
-    p.is_image =
-        p.pool->span_count > MOST_BOXES || p.pool->gone_count > MOST_BOXES || p.pool->info->slab_count > MOST_BOXES;
     const char *error = arrange(&p);
-    const picture_page drawn = {MARGIN + LEFT + PLOT_WIDTH + MARGIN, p.live.y + p.live.height + BELOW, draw_page, &p};
     if (error == NULL)
-        error = picture_write(&drawn, to);
+        error = picture_write(draw_page, &p, to);
     free(p.bands);
     free(p.track_offsets);
+    free(p.boxes);
     return error;
 }

@@ -36,9 +36,10 @@ static int write_files(const analysis *a, const plan_options *options, const out
     if (picture->path == NULL)
         return EXIT_GO_ON;
     char title[512], schedule[SCHEDULE_TEXT_CHARS];
-    snprintf(title, sizeof title, "%.120s, dp %u, ep %u, tp %u, %s", a->name, options->dp, options->ep, options->tp,
+    snprintf(title, sizeof title, "%.120s\ndp %u, ep %u, tp %u, %s", a->name, options->dp, options->ep, options->tp,
              analysis_schedule_text(a, options, schedule));
-    const picture_input input = {title, a->buckets, a->schedule, (const bp_plan *const *)a->plans, a->plan_count};
+    const picture_input input = {
+        title, a->buckets, a->schedule, (const bp_plan *const *)a->plans, a->plan_count, plan_to_write(a, options)};
     const char *error = picture_draw(&input, picture);
     return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "--plot %s: %s", options->plot, error);
 }

@@ -421,7 +421,7 @@ static const option_row schedule_table[] = {
      .parse = parse_steps},
     {"role", "LIST", "Print only these roles (default: all of --roles)", OPTION_SET, FIELD(roles), options_roles},
     {"json", NULL, "Print a bucketpool.schedule/1 document", OPTION_FLAG, FIELD(planning.json)},
-    {"plot", "FILE", "Draw the schedule (.svg, .png or .pdf)", OPTION_PICTURE, FIELD(planning.plot)},
+    {"plot", "FILE", "Draw the schedule (.svg)", OPTION_PICTURE, FIELD(planning.plot)},
     {"color", "WHEN", "auto, always or never (default auto)", OPTION_CHOICE, FIELD(planning.color), choices_color},
     OPTION_END,
 };

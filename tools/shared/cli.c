@@ -300,10 +300,12 @@ int value_picture(const char *option, const char *text)
 {
     const char *slash = strrchr(text, '/'), *ending = strrchr(slash != NULL ? slash : text, '.');
     int code = value_file(option, text);
-    if (code != EXIT_GO_ON || (ending != NULL && (strcasecmp(ending, ".svg") == 0 || strcasecmp(ending, ".png") == 0 ||
-                                                  strcasecmp(ending, ".pdf") == 0)))
+    if (code != EXIT_GO_ON || (ending != NULL && strcasecmp(ending, ".svg") == 0))
         return code;
-    return cli_fail(EXIT_BAD_INPUT, "%s %s: unsupported picture format; use .svg, .png or .pdf", option, text);
+    return cli_fail(
+        EXIT_BAD_INPUT,
+        "%s %s: pictures are SVG; use a name that ends in .svg (rsvg-convert or a browser makes PNG or PDF of it)",
+        option, text);
 }
 
 /* ---- interrupts -------------------------------------------------------------------------------------------------- */

@@ -21,7 +21,7 @@ typedef enum option_kind {
     OPTION_DTYPE,   /* bp_dtype */
     OPTION_TEXT,    /* const char * */
     OPTION_FILE,    /* const char *: an output file */
-    OPTION_PICTURE, /* const char *: an output file .svg, .png or .pdf */
+    OPTION_PICTURE, /* const char *: an output file .svg */
     OPTION_OWN,     /* read by `parse`; `choices` are its words, for completion */
 } option_kind;
 

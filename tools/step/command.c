@@ -29,7 +29,7 @@ static const option_row step_table[] = {
      FIELD(by), choices_by},
     {"places", "N", "Print the N largest groups (default 12)", OPTION_U32, FIELD(holders)},
     {"json", NULL, "Print a bucketpool.step/1 document", OPTION_FLAG, FIELD(json)},
-    {"plot", "FILE", "Draw the planned step (.svg, .png or .pdf)", OPTION_PICTURE, FIELD(plot)},
+    {"plot", "FILE", "Draw the planned step (.svg)", OPTION_PICTURE, FIELD(plot)},
     {"output", "PLAN", "Write the plan as bucketpool.plan/1; -: to standard output instead of the report", OPTION_FILE,
      FIELD(output), .letter = 'o'},
     {"color", "WHEN", "auto, always or never (default auto)", OPTION_CHOICE, FIELD(color), choices_color},
