@@ -22,7 +22,7 @@ import roots
 from source import epoch as epoch_of
 
 SYSTEM = "debian-12"
-TOOLS = ["build-essential", "ca-certificates", "cmake", "libcairo2-dev", "libjansson-dev", "libsmartcols-dev", "meson", "ninja-build", "patchelf",
+TOOLS = ["build-essential", "ca-certificates", "cmake", "libjansson-dev", "libsmartcols-dev", "meson", "ninja-build", "patchelf",
          "pkg-config", "python3-dev", "python3-venv", "scdoc"]
 RATTLER_BUILD = "py-rattler-build==0.73.0"
 

@@ -72,7 +72,7 @@ def install(tag, folder):
     archive = subprocess.run(["git", "archive", tag], check=True, capture_output=True).stdout
     subprocess.run(["tar", "-x", "-C", source], check=True, input=archive)
     for command in (["meson", "setup", build, source, "--prefix", prefix, "-Dtests=disabled", "-Dbenchmarks=disabled",
-                     "-Dcairo=disabled", "-Dkernels=disabled"], ["meson", "install", "-C", build, "--quiet"]):
+                     "-Dkernels=disabled"], ["meson", "install", "-C", build, "--quiet"]):
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     with open(os.path.join(prefix, "done"), "w", encoding="utf-8"):
         return prefix

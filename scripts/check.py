@@ -198,7 +198,7 @@ def installation():
     shutil.rmtree(prefix, ignore_errors=True)
     build = os.path.join(BUILDS, "installed")
     shutil.rmtree(build, ignore_errors=True)
-    good = run(["meson", "setup", build, "--prefix", prefix, "-Dcairo=disabled"], log) and run(["meson", "install", "-C", build], log)
+    good = run(["meson", "setup", build, "--prefix", prefix], log) and run(["meson", "install", "-C", build], log)
     known = json.loads(subprocess.run(["meson", "introspect", "--targets", build], capture_output=True, text=True, check=False).stdout or "[]")
     more = [target["name"] for target in known if target["type"] == "executable" and not target["installed"]]
     count("install: compiles no tests, benchmarks or examples" + f": {', '.join(more[:9])}" * bool(more), "failed" if more or not known else "passed")
@@ -274,21 +274,21 @@ def sanitizers():
 
 
 def threads():
-    leg("threads", ["-Db_sanitize=thread", "-Doptimization=1", *LINES, "-Dkernels=disabled", "-Dcairo=disabled",
+    leg("threads", ["-Db_sanitize=thread", "-Doptimization=1", *LINES, "-Dkernels=disabled",
                     "-Dmpi=disabled", "-Ddocs=disabled"], {"BUCKETPOOL_BRIEF": "1"},
         suites=("contract", "comms", "cuda", "threads", "examples"), builds_all=False)
 
 
 def bare():
     """Without anything optional: what a machine that has only the required libraries builds."""
-    leg("bare", ["-Dcairo=disabled", "-Dmpi=disabled", "-Dnvtx=disabled", "-Dkernels=disabled",
+    leg("bare", ["-Dmpi=disabled", "-Dnvtx=disabled", "-Dkernels=disabled",
                  "-Ddocs=disabled", "-Dbuildtype=release"],
         {"BUCKETPOOL_BRIEF": "1"}, suites=("unit", "contract", "comms", "kernels", "cli", "examples"), builds_all=False)
 
 
 def core():
     """With a C compiler alone: no files, no command, and the stand-in for cmocka."""
-    leg("core", ["-Doptimization=1", "-Ddebug=false", "-Dformats=disabled", "-Dcmocka=stand-in", "-Dcairo=disabled", "-Dmpi=disabled",
+    leg("core", ["-Doptimization=1", "-Ddebug=false", "-Dformats=disabled", "-Dcmocka=stand-in", "-Dmpi=disabled",
                  "-Dnvtx=disabled", "-Dkernels=disabled", "-Ddocs=disabled"],
         {"BUCKETPOOL_BRIEF": "1"}, suites=("unit", "contract", "packing", "planner", "steps", "comms", "cuda", "fuzz"))
 
@@ -302,7 +302,7 @@ def integers():
     ignored = os.path.join(os.getcwd(), "tests", "integer_overflow.ignore")
     leg("integers", [f"-Dc_args=-g1 {wraps} -fno-sanitize-recover=unsigned-integer-overflow -fsanitize-ignorelist={ignored}",
                      f"-Dc_link_args={wraps}", f"-Dcpp_link_args={wraps}", "-Db_lundef=false", "-Doptimization=1", "-Dkernels=disabled",
-                     "-Dcairo=disabled", "-Dmpi=disabled", "-Ddocs=disabled"],
+                     "-Dmpi=disabled", "-Ddocs=disabled"],
         {"CC": "clang", "CXX": "clang++", "BUCKETPOOL_BRIEF": "1"}, suites=("unit", "packing", "planner", "steps", "contract", "comms", "fuzz"),
         builds_all=False)
 
@@ -315,7 +315,7 @@ def fuzz(seconds=60, names=()):
     begun = begin("fuzz")
     build, log = os.path.join(BUILDS, "fuzz"), os.path.join(BUILDS, "fuzz.log")
     shutil.rmtree(build, ignore_errors=True)
-    good = run(["meson", "setup", build, "-Dtests=enabled", "-Dfuzzers=true", "-Db_sanitize=address,undefined", "-Dkernels=disabled", "-Dcairo=disabled",
+    good = run(["meson", "setup", build, "-Dtests=enabled", "-Dfuzzers=true", "-Db_sanitize=address,undefined", "-Dkernels=disabled",
                 "-Dmpi=disabled", "-Ddocs=disabled", *LINES], log, env={**os.environ, "CC": "clang", "CXX": "clang++"})
     known = json.loads(subprocess.run(["meson", "introspect", "--targets", build], capture_output=True, text=True, check=False).stdout or "[]")
     programs = {target["name"].removeprefix("fuzz_"): target["filename"][0] for target in known if target["name"].startswith("fuzz_")}

@@ -220,7 +220,7 @@ def build():
     """The libraries, the command, and the driver that stands in for a GPU's; not the tests of meson. Kept and continued;
     anew, where that fails."""
     kernels = "disabled" if run([PYTHON, "-c", "import torch, sys; sys.exit(torch.cuda.is_available())"], "torch: asks PyTorch for a GPU")[0] == 0 else "auto"
-    options = ["-Dcairo=disabled", "-Dmpi=disabled", "-Ddocs=disabled", "-Dtests=enabled", "-Dcmocka=stand-in", "-Dkernels=" + kernels]
+    options = ["-Dmpi=disabled", "-Ddocs=disabled", "-Dtests=enabled", "-Dcmocka=stand-in", "-Dkernels=" + kernels]
     if os.path.exists(FOLDER) and build_with(options):
         return True
     shutil.rmtree(FOLDER, ignore_errors=True)

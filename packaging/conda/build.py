@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rattler_build import RattlerBuildError, Stage0Recipe, ToolConfiguration, VariantConfig
 
-EMPTY = {"cairo": "1.18.0", "cmake": "3.25.0", "gcc_linux-64": "12.2.0", "jansson": "2.14", "meson": "1.0.1", "ninja": "1.11.1",
+EMPTY = {"cmake": "3.25.0", "gcc_linux-64": "12.2.0", "jansson": "2.14", "meson": "1.0.1", "ninja": "1.11.1",
          "pkg-config": "0.29.2", "scdoc": "1.11.2", "sysroot_linux-64": "2.28", "util-linux": "2.38.1"}
 VERSION = sysconfig.get_python_version()
 # conda's Python has its own site-packages, and finds libraries in lib of its prefix.

@@ -18,7 +18,7 @@ TRAIN_KERNELS = "tests/libfake_train_kernels.so"
 EMULATION = [DRIVER, NCCL, NVML, CUBLAS, RULES_KERNELS, LOGPROB_KERNELS, TRAIN_KERNELS]
 BENCH, TRAIN, COMMAND = "bench/bench_gpu", "examples/fsdp_train", "tools/bucketpool"
 
-OPTIONS = ["-Dtests=enabled", "-Dbenchmarks=auto", "-Dformats=disabled", "-Dmpi=disabled", "-Dcairo=disabled", "-Ddocs=disabled", "-Dcmocka=stand-in",
+OPTIONS = ["-Dtests=enabled", "-Dbenchmarks=auto", "-Dformats=disabled", "-Dmpi=disabled", "-Ddocs=disabled", "-Dcmocka=stand-in",
            "-Dwerror=false"]
 
 

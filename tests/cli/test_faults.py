@@ -29,7 +29,7 @@ REPORT = "--report" in sys.argv
 ROOT, TOOL, SHIM = (os.path.abspath(path) for path in sys.argv[1:4])
 EXAMPLES = int(os.environ.get("BUCKETPOOL_EXAMPLES", "200"))
 SAMPLE = 10 if "BUCKETPOOL_BRIEF" in os.environ else EXAMPLES if EXAMPLES >= 5000 else max(1, EXAMPLES // 4)
-SECONDS = 400  # longer than what ends a drawing library that waits for itself
+SECONDS = 400
 
 UNITS = {
     "format": "bucketpool.units/1", "model": "small",
@@ -44,14 +44,11 @@ CONFIG = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "n
           "rms_norm_eps": 1e-5}
 PACKING = "id,lower,upper,size\n" + "".join(f"item {i},{i % 5},{i % 5 + 2 + i % 3},{16 * (1 + i % 4)}\n"
                                             for i in range(12))
-# Without a font to look for nearly all allocations are the command's and cairo's.
-FONTS = "<?xml version='1.0'?><!DOCTYPE fontconfig SYSTEM 'fonts.dtd'><fontconfig></fontconfig>"
 # Members that differ between two runs without faults: times and figures derived from them.
 TIMED = {"time", "time_ms", "forward_ms", "backward_ms", "products_ms", "products_ratio", "bandwidth_fraction",
          "copy_bytes_per_s",
          "gib_per_s", "copy_gib_per_s", "plain_gib_per_s", "ratio", "whole_ratio", "ms", "without_copy_ms", "copy_ms",
          "plain_ms", "first_ms", "backing", "resident_bytes"}
-PICTURE_ENDS = {".svg": b"</svg>\n", ".png": b"IEND\xaeB`\x82", ".pdf": b"%%EOF\n"}
 
 
 class Server:
@@ -63,7 +60,7 @@ class Server:
         self.answers, answers = os.pipe()
         environment = {**os.environ, "LD_PRELOAD": SHIM, "FAULT_IN": str(orders), "FAULT_OUT": str(answers),
                        "FAULT_FOLDER": folder,
-                       "BUCKETPOOL_PROGRESS": "0", "FONTCONFIG_FILE": os.path.join(folder, "fonts.conf"),
+                       "BUCKETPOOL_PROGRESS": "0",
                        "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen([TOOL, *arguments], env=environment, pass_fds=(orders, answers),
                                         stdin=subprocess.DEVNULL, cwd=folder, start_new_session=True)
@@ -111,8 +108,6 @@ def comparable(name, output, timed):
     if output is None:
         return None
     kind = os.path.splitext(name)[1]
-    if kind in PICTURE_ENDS:  # without its usual font a picture is another one
-        return output.endswith(PICTURE_ENDS[kind]) or None
     if not timed:
         return output
     text = output.decode()
@@ -128,8 +123,7 @@ class Faults(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.folder)
-        for name, text in {"units.json": json.dumps(UNITS), "config.json": json.dumps(CONFIG), "packing.csv": PACKING,
-                           "fonts.conf": FONTS}.items():
+        for name, text in {"units.json": json.dumps(UNITS), "config.json": json.dumps(CONFIG), "packing.csv": PACKING}.items():
             with open(os.path.join(self.folder, name), "w", encoding="utf-8") as file:
                 file.write(text)
 
@@ -137,14 +131,11 @@ class Faults(unittest.TestCase):
         server = Server(self.folder, arguments)
         self.addCleanup(server.close)
         whole = server.run(0)
-        if b"this build has no cairo" in server.read("stderr"):
-            self.skipTest("this build has no cairo")
         self.assertEqual(whole, 0, server.read("stderr"))
         places = int(server.read("count"))
         self.assertGreater(places, 20)
         expected = {name: comparable(name, server.read(name), timed) for name in ("stdout", *files)}
-        draws = any(os.path.splitext(name)[1] in PICTURE_ENDS for name in files)
-        stride = 1 if EXAMPLES >= 5000 and not draws else max(1, places // SAMPLE)
+        stride = 1 if EXAMPLES >= 5000 else max(1, places // SAMPLE)
         kinds, wrong = collections.Counter(), []
         for place in range(1, places + 1, stride):
             for name in files:
@@ -204,10 +195,8 @@ class Faults(unittest.TestCase):
     def test_plan_to_standard_output(self):
         self.sweep("plan", "units.json", "--roles", "param", "-o", "-")
 
-    def test_plan_pictures(self):
-        for name in ("plan.svg", "plan.png", "plan.pdf"):
-            with self.subTest(name):
-                self.sweep("plan", "units.json", "--roles", "param", "--plot", name, files=[name])
+    def test_plan_picture(self):
+        self.sweep("plan", "units.json", "--roles", "param", "--plot", "plan.svg", files=["plan.svg"])
 
     def test_explain(self):
         self.sweep("explain", "units.json")

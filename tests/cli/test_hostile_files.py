@@ -38,8 +38,7 @@ STAGED = ".bucketpool-"
 WRITERS = {
     "plan.json": ("plan", MODEL, "-o"),
     "plan.svg": ("plan", MODEL, "--plot"),
-    "schedule.pdf": ("schedule", MODEL, "--plot"),
-    "schedule.png": ("schedule", MODEL, "--plot"),
+    "schedule.svg": ("schedule", MODEL, "--plot"),
     "trace.json": ("run", MODEL, "--device", "null", "--steps", "1", "--trace"),
     "packing.csv": ("pack", PACKING, "-o"),
     "packing.svg": ("pack", PACKING, "--plot"),
@@ -53,16 +52,6 @@ WRITERS = {
 
 def run(*arguments, **more):
     return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=LIMIT, check=False, **more)
-
-
-def has_pictures():
-    with tempfile.TemporaryDirectory() as folder:
-        return "no cairo" not in run("plan", MODEL, "--plot", os.path.join(folder, "x.svg")).stderr
-
-
-PICTURES = (".svg", ".png", ".pdf")
-if not has_pictures():
-    WRITERS = {name: words for name, words in WRITERS.items() if not name.endswith(PICTURES)}
 
 
 def as_nobody(umask=0o022):

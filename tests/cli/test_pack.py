@@ -342,10 +342,6 @@ class Files(Case):
     def test_picture(self):
         path = self.write("x.csv", RING)
         result = run(path, "--plot", self.path("x.svg"))
-        if "no cairo" in result.stderr:
-            self.refused(result, 3)
-            self.assertFalse(os.path.exists(self.path("x.svg")))
-            return
         self.good(result)
         self.assertIn("<svg", self.read("x.svg"))
         huge = ("id,lower,upper,size,gaps\na,0,18446744073709551615,9223372036854775807,5-10\n"
@@ -353,13 +349,12 @@ class Files(Case):
         late = "id,lower,upper,size\na,18446744073709551614,18446744073709551615,0\n"
         many = "id,lower,upper,size\n" + "".join(f"{i},{i},{i + 3},{i % 7 + 1}\n" for i in range(4500))
         for name, text in (("huge", huge), ("late", late), ("many", many)):
-            for ending in ("svg", "png", "pdf"):
-                self.good(run(self.write("x.csv", text), "--plot", self.path(f"{name}.{ending}"), "--work", "100000"))
-                self.assertGreater(os.path.getsize(self.path(f"{name}.{ending}")), 1000)
+            self.good(run(self.write("x.csv", text), "--plot", self.path(f"{name}.svg"), "--work", "100000"))
+            self.assertGreater(os.path.getsize(self.path(f"{name}.svg")), 1000)
         self.good(run(path, "-o", self.path("out.csv"), "--work", "100000"))
         self.good(run("--check", self.path("out.csv"), "--plot", self.path("checked.svg")))
         self.assertIn("<svg", self.read("checked.svg"))
-        self.refused(run(path, "--plot", self.path("x.bmp"), "--work", "100000"), 2, ".svg, .png or .pdf")
+        self.refused(run(path, "--plot", self.path("x.bmp"), "--work", "100000"), 2, "ends in .svg")
 
 
 class Mistakes(Case):

@@ -414,14 +414,11 @@ class Picture(Case):
         for model, options in cases:
             with self.subTest(options=options):
                 result = run("schedule", model, *options, "--plot", self.path("schedule.svg"))
-                if "no cairo" in result.stderr:
-                    self.refused(result, 3, "cairo")
-                    return
                 self.assertEqual((result.returncode, result.stderr), (0, ""))
                 with open(self.path("schedule.svg"), encoding="utf-8") as file:
                     text = file.read()
                 self.assertIn("<svg", text)
-                self.assertGreater(len(text), 5000)
+                self.assertGreater(len(text), 3000)
                 os.unlink(self.path("schedule.svg"))
 
     def test_atomic_outputs(self):

@@ -346,7 +346,7 @@ class Mistakes(Case):
 
     def test_bad_options(self):
         path = self.write("x.pickle", snapshots.ours())
-        for options, words in ((["--html", ""], ["--html"]), (["--plot", "x.bmp"], ["--plot", ".svg, .png or .pdf"]),
+        for options, words in ((["--html", ""], ["--html"]), (["--plot", "x.bmp"], ["--plot", "ends in .svg"]),
                                (["--flame", "x"], ["--flame"]),
                                (["--html", "a.svg", "--plot", "a.svg"], ["same file"]),
                                (["--plot", "a.svg", "--flame", "a.svg"], ["same file"]),
@@ -389,15 +389,9 @@ class Pictures(Case):
                                ("many", snapshots.ours(units=30, steps=30))):
             path = self.write("x.pickle", snapshot)
             for option in ("--plot", "--flame"):
-                for ending in ("svg", "png", "pdf"):
-                    target = self.path(f"{name}{option}.{ending}")
-                    result = run(path, option, target)
-                    if "no cairo" in result.stderr:
-                        self.refused(result, 3)
-                        self.assertEqual(os.listdir(self.folder), ["x.pickle"])
-                        return
-                    self.good(result)
-                    self.assertGreater(os.path.getsize(target), 1000)
+                target = self.path(f"{name}{option}.svg")
+                self.good(run(path, option, target))
+                self.assertGreater(os.path.getsize(target), 1000)
         with open(self.path("ours--plot.svg"), encoding="utf-8") as file:
             self.assertIn("<svg", file.read())
 
@@ -409,13 +403,10 @@ class Pictures(Case):
                   "time_us": 1000 + i // 4}
                  for i in range(40) for action in ("alloc", "free_completed")]
         path = self.write("x.pickle", {"segments": [], "device_traces": [trace]})
-        result = run(path, "--plot", self.path("x.svg"))
-        if "no cairo" in result.stderr:
-            self.skipTest("no cairo")
-        self.good(result)
+        self.good(run(path, "--plot", self.path("x.svg")))
         with open(self.path("x.svg"), encoding="utf-8") as file:
             text = file.read()
-        heights = [float(y) for line in re.findall(r' d="([^"]*)"', text) for y in re.findall(r"[ML] \S+ (\S+)", line)]
+        heights = [float(y) for line in re.findall(r' d="([^"]*)"', text) for y in re.findall(r"[ML]\S+ ([0-9.]+)", line)]
         self.assertLess(max(heights), float(re.search(r'viewBox="0 0 \S+ ([0-9.]+)"', text)[1]))
 
 

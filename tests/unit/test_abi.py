@@ -17,7 +17,7 @@ MESON = """project('bucketpool', 'c', version: '{version}', default_options: ['l
 install_headers('bucketpool.h', subdir: 'bucketpool')
 shared_library('bucketpool', 'bucketpool.c', install: true)
 """
-OPTIONS = "".join(f"option('{name}', type: 'feature')\n" for name in ("tests", "benchmarks", "cairo", "kernels"))
+OPTIONS = "".join(f"option('{name}', type: 'feature')\n" for name in ("tests", "benchmarks", "kernels"))
 HEADER = """#include <stddef.h>
 typedef enum bp_kind { BP_A = 0, BP_B = 1 } bp_kind;
 typedef struct bp_config {

@@ -7,7 +7,7 @@
 #include "shared/cli.h"
 
 /* Points. */
-enum { LONGEST_NAME = 130, NAME_GAP = 10, TICK_GAP = 34, ICON = 20 };
+enum { LONGEST_NAME = 130, NAME_GAP = 10, TICK_GAP = 24, ICON = 20 };
 
 /* ---- legends ----------------------------------------------------------------------------------------------------- */
 
@@ -61,7 +61,7 @@ void picture_memory_axis(picture *p, const picture_box *plot)
             snprintf(text, sizeof text, "0");
         else
             snprintf(text, sizeof text, "%.*f %s", decimals, i * step, names[scale]);
-        picture_text(p, &picture_quiet, plot->x - 8, y + 5, 1, PICTURE_LEFT - 12, text);
+        picture_text(p, &picture_quiet, plot->x - 8, y + 4.5, 1, PICTURE_LEFT - 12, text);
     }
 }
 
@@ -70,7 +70,7 @@ void picture_tick(picture *p, double x, double bottom, const char *text)
     double half = picture_text_width(&picture_quiet, text) / 2;
     picture_line(p, PICTURE_GREY, x, bottom, x, bottom + 4, 0.7, false);
     if (x + half <= PICTURE_WIDTH - PICTURE_MARGIN)
-        picture_text(p, &picture_quiet, x, bottom + 18, 0.5, 2 * half + 1, text);
+        picture_text(p, &picture_quiet, x, bottom + 19, 0.5, 2 * half + 1, text);
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
@@ -151,7 +151,7 @@ static void draw_unit_names(const step_axis *a)
         double left = fmin(fmax(middle - width / 2, PICTURE_MARGIN), PICTURE_WIDTH - PICTURE_MARGIN - width);
         if ((uint32_t)step.unit % stride == 0 && left >= free_from) {
             picture_line(a->p, PICTURE_GREY, middle, bottom, middle, bottom + 4, 0.7, false);
-            picture_text(a->p, &picture_quiet, left, bottom + 18, 0, LONGEST_NAME, shown);
+            picture_text(a->p, &picture_quiet, left, bottom + 19, 0, LONGEST_NAME, shown);
             free_from = left + width + NAME_GAP - 2;
             before = name;
         }
@@ -179,7 +179,7 @@ void picture_step_axis(picture *p, const picture_box *plot, const bp_buckets *bu
             picture_line(p, PICTURE_GREY, left, bottom + 22, left, bottom + 40, 0.7, false);
         const char *name = names[names_direction(&step)];
         if (name != NULL && picture_text_width(&picture_plain, name) < right - left)
-            picture_text(p, &picture_plain, (left + right) / 2, bottom + 38, 0.5, right - left, name);
+            picture_text(p, &picture_plain, (left + right) / 2, bottom + 39, 0.5, right - left, name);
         begin = i + 1;
     }
     draw_unit_names(&a);

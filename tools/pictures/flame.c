@@ -7,7 +7,7 @@
 #include "pictures/pictures.h"
 
 /* Points. */
-enum { ROW = 48, LEVELS = 4, LEAST_NAMED = 36 };
+enum { ROW = 48, LEVELS = 4, LEAST_NAMED = 56 };
 #define LEAST_EXTENT 0.4
 
 static const bp_snapshot_request *request_of(const view_pool *pool, size_t at)
@@ -46,7 +46,9 @@ static void draw_box(picture *p, const picture_box *box, uint32_t colour, const 
     if (box->width < LEAST_NAMED)
         return;
     picture_text_tail(p, &named, box->x + 4, box->y + 19, box->width - 8, name);
-    picture_text(p, &plain, box->x + 4, box->y + 38, 0, box->width - 8, picture_format_bytes(bytes, amount));
+    picture_format_bytes(bytes, amount);
+    if (picture_text_width(&plain, amount) <= box->width - 8)
+        picture_text(p, &plain, box->x + 4, box->y + 38, 0, box->width - 8, amount);
 }
 
 /* Mixes a colour with white. */

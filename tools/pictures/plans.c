@@ -7,7 +7,7 @@
 #include "shared/cli.h"
 
 /* Points. */
-enum { BAR = 20, BAR_GAP = 8, BARS_RIGHT = 100, POOL_HEIGHT = 260, LEAST_POOL = 70 };
+enum { BAR = 20, BAR_GAP = 8, BARS_LEFT = 116, BARS_RIGHT = 104, POOL_HEIGHT = 260, LEAST_POOL = 70 };
 
 typedef struct page {
     const picture_input *input;
@@ -34,7 +34,7 @@ static uint64_t bound_of(const page *p)
 static void draw_bars(picture *to, const page *p)
 {
     const uint64_t bound = bound_of(p);
-    const double left = PICTURE_LEFT + 8, room = PICTURE_WIDTH - PICTURE_MARGIN - BARS_RIGHT - left, top = to->y;
+    const double left = BARS_LEFT, room = PICTURE_WIDTH - PICTURE_MARGIN - BARS_RIGHT - left, top = to->y;
     uint64_t most = bound > 0 ? bound : 1;
     for (size_t i = 0; i < p->input->plan_count; i++) {
         const bp_plan_info *plan = bp_plan_get_info(p->input->plans[i]);
@@ -300,6 +300,8 @@ static void draw_page(picture *to, const void *user)
     page p = *(const page *)user;
     char text[200], bytes[PICTURE_BYTES_CHARS];
     picture_title(to, p.input->title);
+    picture_text(to, &picture_bold, PICTURE_MARGIN, to->y + PICTURE_TEXT, 0, PICTURE_INNER, "Memory by policy");
+    to->y += PICTURE_LINE + 4;
     draw_bars(to, &p);
     to->y += 12;
     if (!p.plan->feasible)

@@ -321,6 +321,7 @@ static void draw_page(picture *to, const void *user)
         draw_role(to, &p, role);
     picture_kinds_legend(to, p.kinds);
     picture_legend(to, PICTURE_ICON_DASHES, PICTURE_MARK, "the most live bytes");
+    picture_legend(to, PICTURE_ICON_BOX, 0xE2B3C5, "the first step with them");
     picture_legend_end(to);
     to->y += 4;
     picture_paragraph(to, &picture_quiet,

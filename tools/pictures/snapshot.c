@@ -81,7 +81,7 @@ static void draw_band(picture *to, const page *p, size_t index)
 {
     const picture_box *band = &p->bands[index];
     const view_pool *pool = p->pool;
-    const char *name = index < pool->info->slab_count ? pool->slabs[index].group : "outside slabs";
+    const char *name = index < pool->info->slab_count ? pool->slabs[index].group : "no slab";
     char amount[PICTURE_BYTES_CHARS];
     picture_fill(to, PICTURE_UNUSED, 1, band->x, band->y, band->width, band->height);
     if (band->height < PICTURE_TEXT + 2)
@@ -207,8 +207,10 @@ static void draw_live(picture *to, page *p)
     const double bound = bottom - p->live.height * (double)info->lower_bound_bytes / p->live.bytes;
     if (info->has_plan)
         picture_line(to, PICTURE_MARK, p->live.x, bound, p->live.x + p->live.width, bound, 1.5, true);
-    if (p->pool->peak_bytes > 0)
-        picture_line(to, PICTURE_MARK, peak, p->slabs.y - 4, peak, bottom, 1, false);
+    if (p->pool->peak_bytes > 0) { /* two lines, around the heading */
+        picture_line(to, PICTURE_MARK, peak, p->slabs.y - 4, peak, p->slabs.y + p->slabs.height + 4, 1, false);
+        picture_line(to, PICTURE_MARK, peak, p->live.y, peak, bottom, 1, false);
+    }
 
     const double length = (double)(p->pool->length_ns > 0 ? p->pool->length_ns : 1),
                  step = picture_nice_step(length / 6);

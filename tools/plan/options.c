@@ -396,7 +396,7 @@ static const option_row plan_table[] = {
      OPTION_OWN, .choices = gpus, .parse = parse_gpu},
     {.kind = OPTION_HEADING, .text = "Output:", .group = 6},
     {"json", NULL, "Print a bucketpool.report/1 document (explain: bucketpool.whatif/1)", OPTION_FLAG, FIELD(json)},
-    {"plot", "FILE", "plan: draw the pool (.svg)", OPTION_PICTURE, FIELD(plot)},
+    {"plot", "FILE", "plan: draw the policies and the pool (.svg)", OPTION_PICTURE, FIELD(plot)},
     {"output", "PLAN",
      "plan: write the plan of the policy (default scheduled) to a file; -: to standard output instead of the tables",
      OPTION_FILE, FIELD(output), .letter = 'o'},
