@@ -12,6 +12,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import tempfile
 from importlib import metadata
 
 import numpy as np
@@ -36,6 +37,11 @@ def command() -> None:
         expect(re.fullmatch(r"bucketpool \d+\.\d+\.\d+\S*\n", printed) is not None, printed)
         printed = subprocess.run([*words, "plan", "Llama-3.1-8B", "--dp", "8"], check=True, stdout=subprocess.PIPE, text=True).stdout
         expect("scheduled" in printed and "optimal" in printed, printed)
+    with tempfile.TemporaryDirectory() as folder:
+        picture = os.path.join(folder, "pool.svg")
+        subprocess.run(["bucketpool", "plan", "Qwen3-0.6B", "--plot", picture], check=True, stdout=subprocess.DEVNULL)
+        with open(picture, encoding="utf-8") as file:
+            expect(file.read().endswith("</svg>\n"), picture)
     subprocess.run(["bucketpool", "run", "Qwen3-0.6B", "--scale", "256"], check=True, stdout=subprocess.DEVNULL)
 
 

@@ -100,8 +100,10 @@ def test_command(installed, tmp_path):
     bare = {**isolated(), "PATH": str(installed)}
     for command in ([str(installed / "bucketpool")], [str(installed / "python"), "-I", "-m", "bucketpool"]):
         assert re.fullmatch(r"bucketpool [0-9.]+(-rc[0-9]+)?\n", run(*command, "version", env=bare, cwd=tmp_path).stdout)
-        planned = run(*command, "plan", "Llama-3.1-8B", "--dp", "8", env=bare, cwd=tmp_path)  # a model of the wheel
+        planned = run(*command, "plan", "Llama-3.1-8B", "--dp", "8", "--plot", "pool.svg",  # a model of the wheel
+                      env=bare, cwd=tmp_path)
         assert planned.returncode == 0 and "Llama-3.1-8B" in planned.stdout, planned.stdout
+        assert (tmp_path / "pool.svg").read_text(encoding="utf-8").endswith("</svg>\n")
         assert run(*command, "plan", "Llama-3.1-8b", env=bare, cwd=tmp_path).returncode == 2
         described = run(*command, "describe", "config.json", env=bare, cwd=tmp_path)
         assert described.returncode in (2, 3) and "python3 -m bucketpool describe: " in described.stdout
