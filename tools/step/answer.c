@@ -97,7 +97,8 @@ int step_answer_init(const char *path, const bp_trace *trace, const step_options
     *answer = (step_answer){.path = path, .trace = trace};
     bp_status status = find_steps(answer);
     if (status != BP_OK)
-        return cli_fail(EXIT_BAD_INPUT, "%.300s: %s", path, bp_error_detail());
+        return cli_fail(status == BP_ERR_NO_HOST_MEMORY ? EXIT_ENVIRONMENT : EXIT_BAD_INPUT, "%.300s: %s", path,
+                        bp_error_detail());
     if (answer->steps.count > 0) /* else only a failed request was recorded */
         status = bp_step_plan_init(trace, &answer->allocations, &answer->steps, options->work, &answer->plan);
     if (status != BP_OK)
