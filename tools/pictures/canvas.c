@@ -73,6 +73,27 @@ static double width_of(const picture_style *style, const char *cleaned)
     return width * style->size / 100;
 }
 
+void picture_print(picture *p, const char *format, ...)
+{
+    va_list arguments, again;
+    va_start(arguments, format);
+    va_copy(again, arguments);
+    int bytes = vsnprintf(NULL, 0, format, arguments);
+    va_end(arguments);
+    if (bytes >= 0 && p->length + (size_t)bytes >= p->capacity) {
+        const size_t capacity = 2 * p->capacity + (size_t)bytes + 4096;
+        char *text = realloc(p->text, capacity);
+        p->failed = p->failed || text == NULL;
+        p->text = text != NULL ? text : p->text;
+        p->capacity = text != NULL ? capacity : p->capacity;
+    }
+    if (bytes >= 0 && p->length + (size_t)bytes < p->capacity)
+        p->length += (size_t)vsnprintf(p->text + p->length, p->capacity - p->length, format, again);
+    else
+        p->failed = true;
+    va_end(again);
+}
+
 double picture_text_width(const picture_style *style, const char *text)
 {
     char cleaned[LONGEST_TEXT];
@@ -84,21 +105,21 @@ void picture_number(picture *p, double value)
 {
     /* printf would take a locale's decimal point */
     long long hundredths = llround(fmin(fmax(value, -1e9), 1e9) * 100), part = llabs(hundredths) % 100;
-    fprintf(p->body, "%s%lld", hundredths < 0 ? "-" : "", llabs(hundredths) / 100);
+    picture_print(p, "%s%lld", hundredths < 0 ? "-" : "", llabs(hundredths) / 100);
     if (part != 0)
-        fprintf(p->body, part % 10 == 0 ? ".%lld" : ".%02lld", part % 10 == 0 ? part / 10 : part);
+        picture_print(p, part % 10 == 0 ? ".%lld" : ".%02lld", part % 10 == 0 ? part / 10 : part);
 }
 
 static void write_attribute(picture *p, const char *name, double value)
 {
-    fprintf(p->body, " %s=\"", name);
+    picture_print(p, " %s=\"", name);
     picture_number(p, value);
-    fputc('"', p->body);
+    picture_print(p, "\"");
 }
 
 static void write_colour(picture *p, const char *name, uint32_t colour)
 {
-    fprintf(p->body, " %s=\"#%06x\"", name, (unsigned)colour);
+    picture_print(p, " %s=\"#%06x\"", name, (unsigned)colour);
 }
 
 static void write_text(picture *p, const picture_style *style, double x, double y, double anchor, const char *cleaned)
@@ -106,29 +127,29 @@ static void write_text(picture *p, const picture_style *style, double x, double 
     bool is_guessed = false;
     for (const char *c = cleaned; *c != '\0'; c++)
         is_guessed = is_guessed || has_unknown_width((const unsigned char *)c);
-    fputs("<text", p->body);
+    picture_print(p, "<text");
     write_attribute(p, "x", x);
     write_attribute(p, "y", y);
     if (style->size != PICTURE_TEXT)
         write_attribute(p, "font-size", style->size);
     if (style->bold)
-        fputs(" font-weight=\"bold\"", p->body);
+        picture_print(p, " font-weight=\"bold\"");
     if (anchor > 0)
-        fprintf(p->body, " text-anchor=\"%s\"", anchor < 1 ? "middle" : "end");
+        picture_print(p, " text-anchor=\"%s\"", anchor < 1 ? "middle" : "end");
     if (is_guessed) {
         write_attribute(p, "textLength", width_of(style, cleaned));
-        fputs(" lengthAdjust=\"spacingAndGlyphs\"", p->body);
+        picture_print(p, " lengthAdjust=\"spacingAndGlyphs\"");
     }
     write_colour(p, "fill", style->colour);
-    fputc('>', p->body);
+    picture_print(p, ">");
     for (; *cleaned != '\0'; cleaned++) {
         const char *escaped = *cleaned == '&' ? "&amp;" : *cleaned == '<' ? "&lt;" : *cleaned == '>' ? "&gt;" : NULL;
         if (escaped != NULL)
-            fputs(escaped, p->body);
+            picture_print(p, "%s", escaped);
         else
-            fputc(*cleaned, p->body);
+            picture_print(p, "%c", *cleaned);
     }
-    fputs("</text>\n", p->body);
+    picture_print(p, "</text>\n");
 }
 
 void picture_text(picture *p, const picture_style *style, double x, double y, double anchor, double room,
@@ -236,7 +257,7 @@ uint32_t picture_ink(uint32_t colour)
 
 void picture_fill(picture *p, uint32_t colour, double alpha, double x, double y, double width, double height)
 {
-    fputs("<rect", p->body);
+    picture_print(p, "<rect");
     write_attribute(p, "x", x);
     write_attribute(p, "y", y);
     write_attribute(p, "width", width);
@@ -244,34 +265,34 @@ void picture_fill(picture *p, uint32_t colour, double alpha, double x, double y,
     write_colour(p, "fill", colour);
     if (alpha < 1)
         write_attribute(p, "fill-opacity", alpha);
-    fputs("/>\n", p->body);
+    picture_print(p, "/>\n");
 }
 
 void picture_line(picture *p, uint32_t colour, double x1, double y1, double x2, double y2, double width, bool dashed)
 {
-    fputs("<line", p->body);
+    picture_print(p, "<line");
     write_attribute(p, "x1", x1);
     write_attribute(p, "y1", y1);
     write_attribute(p, "x2", x2);
     write_attribute(p, "y2", y2);
     write_colour(p, "stroke", colour);
     write_attribute(p, "stroke-width", width);
-    fputs(dashed ? " stroke-dasharray=\"7 4\"/>\n" : "/>\n", p->body);
+    picture_print(p, "%s", dashed ? " stroke-dasharray=\"7 4\"/>\n" : "/>\n");
 }
 
 static void add_rectangle(picture *p, double x, double y, double width, double height)
 {
-    fputc('M', p->body);
+    picture_print(p, "M");
     picture_number(p, x);
-    fputc(' ', p->body);
+    picture_print(p, " ");
     picture_number(p, y);
-    fputc('h', p->body);
+    picture_print(p, "h");
     picture_number(p, width);
-    fputc('v', p->body);
+    picture_print(p, "v");
     picture_number(p, height);
-    fputc('h', p->body);
+    picture_print(p, "h");
     picture_number(p, -width);
-    fputc('z', p->body);
+    picture_print(p, "z");
 }
 
 bool picture_is_coarse(size_t count)
@@ -289,14 +310,14 @@ static void draw_each(picture *p, const picture_box *boxes, size_t count)
             if (b->colour != path / 2 || edged != (b->width >= LEAST_EDGED && b->height >= LEAST_EDGED))
                 continue;
             if (!begun) {
-                fputs("<path class=\"boxes\"", p->body);
+                picture_print(p, "<path class=\"boxes\"");
                 write_colour(p, "fill", picture_colours[b->colour]);
-                fputs(edged ? " stroke=\"#ffffff\" stroke-width=\"0.5\" d=\"" : " d=\"", p->body);
+                picture_print(p, "%s", edged ? " stroke=\"#ffffff\" stroke-width=\"0.5\" d=\"" : " d=\"");
                 begun = true;
             }
             add_rectangle(p, b->x, b->y, fmax(b->width, LEAST_EXTENT), fmax(b->height, LEAST_EXTENT));
         }
-        fputs(begun ? "\"/>\n" : "", p->body);
+        picture_print(p, "%s", begun ? "\"/>\n" : "");
     }
 }
 
@@ -380,11 +401,11 @@ static void draw_runs(picture *p, const picture_box *plot, const picture_box *bo
             }
         }
         for (uint8_t colour = 0; colour < PICTURE_COLOURS; colour++) {
-            fputs("<path class=\"boxes\" shape-rendering=\"crispEdges\"", p->body);
+            picture_print(p, "<path class=\"boxes\" shape-rendering=\"crispEdges\"");
             write_colour(p, "fill", picture_colours[colour]);
-            fputs(" d=\"", p->body);
+            picture_print(p, " d=\"");
             add_runs(p, plot, &g, colour + 1);
-            fputs("\"/>\n", p->body);
+            picture_print(p, "\"/>\n");
         }
     } else {
         p->failed = true;
@@ -414,29 +435,23 @@ static const char page_head[] =
 
 const char *picture_write(void (*draw)(picture *p, const void *user), const void *user, const output *to)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    picture p = {.body = open_memstream(&text, &bytes), .y = PICTURE_MARGIN};
-    if (p.body == NULL)
-        return "out of memory while drawing";
+    picture p = {.y = PICTURE_MARGIN};
     draw(&p, user);
-    bool failed = p.failed || ferror(p.body) != 0;
-    failed = fclose(p.body) != 0 || failed;
     const int height = (int)ceil(p.y) + PICTURE_MARGIN;
-    FILE *file = failed ? NULL : output_stream(to);
+    FILE *file = p.failed ? NULL : output_stream(to);
     const char *reason = NULL;
     if (file == NULL) {
-        reason = failed ? "out of memory while drawing" : strerror(errno);
+        reason = p.failed ? "out of memory while drawing" : strerror(errno);
     } else {
         fprintf(file, page_head, PICTURE_WIDTH, height, PICTURE_WIDTH, height, PICTURE_TEXT);
-        fwrite(text, 1, bytes, file);
+        fwrite(p.text, 1, p.length, file);
         fputs("</svg>\n", file);
         if (ferror(file))
             reason = strerror(errno);
         if (fclose(file) != 0 && reason == NULL)
             reason = strerror(errno);
     }
-    free(text);
+    free(p.text);
     if (reason == NULL)
         return NULL;
     snprintf(error_text, sizeof error_text, "cannot be written: %s", reason);

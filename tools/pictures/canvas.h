@@ -28,11 +28,15 @@ enum {
 #define PICTURE_MARK 0x9E0142 /* the lower bound and the peak */
 
 typedef struct picture {
-    FILE *body;
+    char *text; /* the body so far */
+    size_t length, capacity;
     double y;        /* the first free line */
     double legend_x; /* of the next entry; 0: a new line */
     bool failed;     /* out of memory */
 } picture;
+
+/* Appends to the body. */
+__attribute__((format(printf, 2, 3))) void picture_print(picture *p, const char *format, ...);
 
 /* Draws a page from the top down, and leaves its height in `y`. Returns NULL, or an error text that is valid until this
  * thread's next call. */

@@ -247,13 +247,13 @@ static void add_edge(picture *to, const schedule_picture *p, const picture_box *
         uint64_t bytes = most_below(p, role, kind, begin, end);
         if (i > 0 && bytes == before)
             continue;
-        fputs(i > 0 ? "H" : back ? "L" : "M", to->body);
+        picture_print(to, "%s", i > 0 ? "H" : back ? "L" : "M");
         picture_number(to, x_of(p, back ? end : begin));
-        fputs(i > 0 ? "V" : " ", to->body);
+        picture_print(to, "%s", i > 0 ? "V" : " ");
         picture_number(to, plot->y + plot->height * (1 - (double)bytes / plot->bytes));
         before = bytes;
     }
-    fputc('H', to->body);
+    picture_print(to, "H");
     picture_number(to, x_of(p, back ? 0 : steps));
 }
 
@@ -272,10 +272,10 @@ static void draw_role(picture *to, const schedule_picture *p, size_t role)
     for (unsigned kind = 0; kind < PICTURE_KINDS; kind++) {
         if (*p->kinds[kind] == '\0')
             continue;
-        fprintf(to->body, "<path fill=\"#%06x\" d=\"", (unsigned)picture_colours[kind]);
+        picture_print(to, "<path fill=\"#%06x\" d=\"", (unsigned)picture_colours[kind]);
         add_edge(to, p, &plot, role, kind + 1, false);
         add_edge(to, p, &plot, role, kind, true);
-        fputs("z\"/>\n", to->body);
+        picture_print(to, "z\"/>\n");
     }
     const double y = plot.y + plot.height * (1 - (double)live->peak_bytes / plot.bytes),
                  left = x_of(p, live->peak_step);

@@ -135,9 +135,9 @@ typedef struct curve {
 
 static void add_point(picture *to, char command, double x, double y)
 {
-    fputc(command, to->body);
+    picture_print(to, "%c", command);
     picture_number(to, x);
-    fputc(' ', to->body);
+    picture_print(to, " ");
     picture_number(to, y);
 }
 
@@ -171,8 +171,8 @@ static void draw_curve(picture *to, const page *p, bool planned, uint32_t colour
     bool begins = false;
     double bottom = p->live.y + p->live.height;
     curve c = {.to = to, .p = p, .x = p->live.x};
-    fprintf(to->body, "<path fill=\"#%06x\" stroke=\"#%06x\" stroke-width=\"0.6\" d=\"", (unsigned)colour,
-            (unsigned)colour);
+    picture_print(to, "<path fill=\"#%06x\" stroke=\"#%06x\" stroke-width=\"0.6\" d=\"", (unsigned)colour,
+                  (unsigned)colour);
     add_point(to, 'M', p->live.x, bottom);
     bool good = view_changes_init(pool, &changes);
     to->failed = to->failed || !good;
@@ -189,7 +189,7 @@ static void draw_curve(picture *to, const page *p, bool planned, uint32_t colour
     c.first = c.least = c.most = c.last;
     draw_column(&c);
     add_point(to, 'L', p->live.x + p->live.width, bottom);
-    fputs("z\"/>\n", to->body);
+    picture_print(to, "z\"/>\n");
 }
 
 static void draw_live(picture *to, page *p)
