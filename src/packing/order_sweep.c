@@ -69,6 +69,8 @@ typedef struct sweep {
 #define NONE UINT32_MAX
 /* Comparisons for one new state: dominance checks must not cost more than they save. */
 #define MOST_COMPARED 64
+/* States of other hashes in its slot; a slot has one on average. The hash has no key, so that the plan is always the same. */
+#define MOST_PASSED 256
 #define LEAST_TABLE 64
 
 static size_t matrix_cells(const bp_layer *layer)
@@ -149,12 +151,14 @@ static void layer_add(sweep *s, bp_layer *layer, uint64_t rank, bp_origin origin
 {
     size_t cells = matrix_cells(layer);
     uint32_t *mine = matrix_of(layer, layer->count);
-    uint32_t hash = hash_order(mine, layer->side), compared = 0;
+    uint32_t hash = hash_order(mine, layer->side), compared = 0, passed = 0;
     s->work->spent += 2 * cells;
-    for (uint32_t i = s->table[hash & (s->table_used - 1)]; i != NONE && compared < MOST_COMPARED;
-         i = layer->states[i].next_of_hash) {
-        if (layer->states[i].hash != hash)
+    for (uint32_t i = s->table[hash & (s->table_used - 1)];
+         i != NONE && compared < MOST_COMPARED && passed < MOST_PASSED; i = layer->states[i].next_of_hash) {
+        if (layer->states[i].hash != hash) {
+            passed++;
             continue;
+        }
         compared++;
         uint32_t *other = matrix_of(layer, i);
         s->work->spent += cells / 2 + 1;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/fail.h"
+#include "core/index.h"
 #include "core/memory.h"
 
 /* ---- lists ------------------------------------------------------------------------------------------------------- */
@@ -47,16 +48,6 @@ bool bp_lists_equal(const bp_lists *lists, uint32_t one, uint32_t other)
     return lists->first[other + 1] - lists->first[other] == count &&
            memcmp(lists->entries + lists->first[one], lists->entries + lists->first[other],
                   count * sizeof *lists->entries) == 0;
-}
-
-uint64_t bp_hash_list(const uint32_t *entries, uint32_t count)
-{
-    uint64_t hash = count;
-    for (uint32_t i = 0; i < count; i++) {
-        hash = (hash ^ entries[i]) * UINT64_C(0x9e3779b97f4a7c15);
-        hash ^= hash >> 29;
-    }
-    return hash;
 }
 
 int bp_compare_numbers(const void *left, const void *right)
@@ -301,27 +292,22 @@ bp_status bp_problem_subset(const bp_problem *problem, const uint32_t *items, ui
 
 static bp_status find_blocks(const bp_problem *p, uint32_t *block_of, uint64_t *inner, bp_problem *blocks)
 {
-    size_t size = 64;
-    while (size < 2 * (size_t)p->count)
-        size *= 2;
-    uint32_t *table; /* hash table (open addressing) by memberships: the first item of each block, from 1 */
-    BP_TRY(bp_new_array(size, sizeof *table, (void **)&table));
-    for (uint32_t i = 0; i < p->count; i++) {
-        uint32_t first = p->memberships.first[i], count = p->memberships.first[i + 1] - first;
-        size_t at = bp_hash_list(p->memberships.entries + first, count) & (size - 1);
-        while (table[at] != 0 && !bp_lists_equal(&p->memberships, table[at] - 1, i))
-            at = (at + 1) & (size - 1);
-        if (table[at] == 0) {
-            table[at] = i + 1;
-            block_of[i] = blocks->count++;
-        } else {
-            block_of[i] = block_of[table[at] - 1];
-        }
+    bp_index index = {0}; /* by memberships: the first item of each block */
+    bp_status status = BP_OK;
+    for (uint32_t i = 0; i < p->count && status == BP_OK; i++) {
+        uint32_t first = p->memberships.first[i], count = p->memberships.first[i + 1] - first, known = 0;
+        bp_index_search search = bp_index_start(bp_hash(p->memberships.entries + first, count * sizeof(uint32_t)));
+        bool found = false;
+        while (!found && bp_index_next(&index, &search, &known))
+            found = bp_lists_equal(&p->memberships, known, i);
+        block_of[i] = found ? block_of[known] : blocks->count++;
+        if (!found)
+            status = bp_index_add(&index, search.hash, i);
         inner[i] = blocks->sizes[block_of[i]];
         blocks->sizes[block_of[i]] += p->sizes[i];
     }
-    free(table);
-    return BP_OK;
+    bp_index_finish(&index);
+    return status;
 }
 
 bp_status bp_problem_merge(const bp_problem *problem, bp_problem *blocks, uint32_t *block_of, uint64_t *inner)

@@ -50,8 +50,6 @@ bp_status bp_lists_invert(const bp_lists *lists, uint32_t entry_limit, bp_lists 
 /* True if two lists have the same entries in the same order. */
 bool bp_lists_equal(const bp_lists *lists, uint32_t one, uint32_t other);
 
-uint64_t bp_hash_list(const uint32_t *entries, uint32_t count);
-
 /* Comparison functions for qsort and bsearch, smaller first: numbers, keyed numbers, pairs. */
 int bp_compare_numbers(const void *left, const void *right);
 

@@ -5,42 +5,28 @@
 #include <string.h>
 
 #include "core/fail.h"
+#include "core/index.h"
 #include "core/memory.h"
 
 typedef struct builder {
     const bp_timeline *timeline;
     bp_list_writer sections;
-    uint32_t *table; /* hash table (open addressing) of sections, from 1, against duplicates */
-    size_t table_size;
+    bp_index known; /* the sections, against duplicates */
 } builder;
 
 /* Adds a section unless an equal one exists. `entries` are sorted. */
 static bp_status add_section(builder *b, const uint32_t *entries, uint32_t count)
 {
     const bp_lists *lists = &b->sections.lists;
-    if (2 * (lists->count + 1) > b->table_size) {
-        size_t size = b->table_size == 0 ? 64 : 2 * b->table_size;
-        uint32_t *table;
-        BP_TRY(bp_new_array(size, sizeof *table, (void **)&table));
-        for (uint32_t s = 0; s < lists->count; s++) {
-            size_t at = bp_hash_list(lists->entries + lists->first[s], lists->first[s + 1] - lists->first[s]);
-            for (at &= size - 1; table[at] != 0; at = (at + 1) & (size - 1))
-                ;
-            table[at] = s + 1;
-        }
-        free(b->table);
-        b->table = table;
-        b->table_size = size;
-    }
-    size_t at = bp_hash_list(entries, count) & (b->table_size - 1);
-    for (; b->table[at] != 0; at = (at + 1) & (b->table_size - 1)) {
-        uint32_t other = lists->first[b->table[at] - 1], end = lists->first[b->table[at]];
+    bp_index_search search = bp_index_start(bp_hash(entries, count * sizeof *entries));
+    for (uint32_t s = 0; bp_index_next(&b->known, &search, &s);) {
+        uint32_t other = lists->first[s], end = lists->first[s + 1];
         if (end - other == count && lists->entries != NULL &&
             memcmp(lists->entries + other, entries, count * sizeof *entries) == 0)
             return BP_OK;
     }
+    BP_TRY(bp_index_add(&b->known, search.hash, lists->count));
     BP_TRY(bp_list_begin(&b->sections));
-    b->table[at] = lists->count;
     for (uint32_t i = 0; i < count; i++)
         BP_TRY(bp_list_add(&b->sections, entries[i]));
     return BP_OK;
@@ -287,7 +273,7 @@ bp_status bp_sections_find(const bp_timeline *timeline, bp_problem *problem)
     if (status == BP_OK)
         status = find_sections(&b, by_end, &problem->sections);
     free(by_end);
-    free(b.table);
+    bp_index_finish(&b.known);
     bp_lists_finish(&b.sections.lists);
     return status;
 }

@@ -31,7 +31,7 @@ void bp_plan_destroy(bp_plan **plan)
     free(p->buffers);
     free(p->witnesses);
     free(p->options);
-    free(p->table);
+    bp_index_finish(&p->names);
     free(p);
     *plan = NULL;
 }
@@ -88,31 +88,33 @@ uint64_t bp_plan_key(const char *unit, uint32_t ordinal, uint32_t role)
     return hash ^ hash >> 32;
 }
 
-/* The request's slot in the table, or the free slot where it belongs. */
-static size_t find_place(const bp_plan *plan, const char *unit, uint32_t ordinal, uint32_t role)
+static uint64_t hash_name(const char *unit, uint32_t ordinal, uint32_t role)
 {
-    size_t at = bp_plan_key(unit, ordinal, role) & (plan->table_size - 1);
-    for (; plan->table[at] != 0; at = (at + 1) & (plan->table_size - 1)) {
-        const bp_plan_request *r = &plan->requests[plan->table[at] - 1];
+    return bp_hash_number(bp_hash(unit, strlen(unit)) ^ ((uint64_t)ordinal << 32 | role));
+}
+
+/* The request of this name, or request_count. */
+static size_t find_named(const bp_plan *plan, const char *unit, uint32_t ordinal, uint32_t role,
+                         bp_index_search *search)
+{
+    *search = bp_index_start(hash_name(unit, ordinal, role));
+    for (uint32_t at = 0; bp_index_next(&plan->names, search, &at);) {
+        const bp_plan_request *r = &plan->requests[at];
         if (r->ordinal == ordinal && r->role == role && strcmp(r->unit, unit) == 0)
-            break;
+            return at;
     }
-    return at;
+    return plan->request_count;
 }
 
 bp_status bp_plan_make_table(bp_plan *plan)
 {
-    plan->table_size = 16;
-    while (plan->table_size < 2 * plan->request_count)
-        plan->table_size *= 2;
-    BP_TRY(bp_new_array(plan->table_size, sizeof *plan->table, (void **)&plan->table));
     for (size_t i = 0; i < plan->request_count; i++) {
         const bp_plan_request *r = &plan->requests[i];
-        size_t at = find_place(plan, r->unit, r->ordinal, r->role);
+        bp_index_search search;
         char text[BP_PLAN_REQUEST_BYTES];
-        if (plan->table[at] != 0)
+        if (find_named(plan, r->unit, r->ordinal, r->role, &search) < plan->request_count)
             return bp_fail(BP_ERR_MISMATCH, "request %zu (%s) occurs twice", i, bp_plan_describe(r, text));
-        plan->table[at] = (uint32_t)i + 1;
+        BP_TRY(bp_index_add(&plan->names, search.hash, (uint32_t)i));
     }
     return BP_OK;
 }
@@ -130,13 +132,14 @@ bp_status bp_plan_find(const bp_plan *plan, const char *unit, uint32_t ordinal, 
     if (plan == NULL || unit == NULL || id == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_plan_find: needs a plan, a unit and an output for the id");
     const bp_plan_request wanted = {.unit = unit, .ordinal = ordinal, .role = (uint32_t)role};
-    size_t at = find_place(plan, unit, ordinal, (uint32_t)role);
-    if (plan->table[at] == 0)
+    bp_index_search search;
+    size_t at = find_named(plan, unit, ordinal, (uint32_t)role, &search);
+    if (at == plan->request_count)
         return fail_find(
             plan, &wanted,
             "is not in the plan; it has another model or bucketing, or lacks the role (frozen buckets have no "
             "gradients)");
-    const bp_plan_request *found = &plan->requests[plan->table[at] - 1];
+    const bp_plan_request *found = &plan->requests[at];
     char what[160];
     if (dtype != BP_DTYPE_NONE && bp_dtype_storage(dtype) != found->dtype) {
         snprintf(what, sizeof what, "has dtype %s in the plan, not %s", bp_dtype_name(found->dtype),
@@ -152,7 +155,7 @@ bp_status bp_plan_find(const bp_plan *plan, const char *unit, uint32_t ordinal, 
         return fail_find(plan, found,
                          plan->info.feasible ? "has no memory: the plan's schedule never uses it"
                                              : "has no memory: the plan is infeasible");
-    *id = plan->table[at] - 1;
+    *id = (uint32_t)at;
     return BP_OK;
 }
 

@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 
+#include "core/index.h"
 #include "core/memory.h"
 #include "plan/from_info.h"
 
@@ -32,8 +33,7 @@ struct bp_plan {
     size_t witness_count, witness_capacity;
     bp_plan_option *options;
     size_t option_count, option_capacity;
-    uint32_t *table; /* hash table (open addressing) of requests by name: request + 1, 0 is empty */
-    size_t table_size;
+    bp_index names; /* of requests */
 };
 
 bp_status bp_plan_new(bp_plan **plan);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "core/fail.h"
+#include "core/hash.h"
 #include "core/memory.h"
 
 typedef struct bp_address_entry {
@@ -15,14 +16,12 @@ typedef struct bp_address_entry {
 
 typedef struct bp_address_map {
     bp_address_entry *entries;
-    size_t capacity, count; /* the capacity is 0 or 2^(64 - shift) */
-    unsigned shift;
+    size_t capacity, count; /* the capacity is 0 or a power of two */
 } bp_address_map;
 
-/* The high bits of a product mix all bits of the address (Fibonacci hashing). */
 static inline size_t bp_address_slot(const bp_address_map *map, uint64_t address)
 {
-    return (size_t)(address * 0x9e3779b97f4a7c15u >> map->shift);
+    return bp_hash_number(address) & (map->capacity - 1);
 }
 
 /* The entry of the address, or the unused one where it belongs. The map has a capacity. */
@@ -43,8 +42,7 @@ static inline void *bp_address_map_get(const bp_address_map *map, uint64_t addre
 static inline bp_status bp_address_map_set(bp_address_map *map, uint64_t address, void *value)
 {
     if (map->count >= map->capacity / 2) {
-        bp_address_map larger = {.capacity = map->capacity == 0 ? 64 : map->capacity * 2,
-                                 .shift = map->capacity == 0 ? 58 : map->shift - 1};
+        bp_address_map larger = {.capacity = map->capacity == 0 ? 64 : map->capacity * 2};
         BP_TRY(bp_new_array(larger.capacity, sizeof *larger.entries, (void **)&larger.entries));
         for (size_t i = 0; i < map->capacity; i++) {
             if (map->entries[i].value != NULL)

@@ -4,72 +4,8 @@
 
 #include "core/arith.h"
 #include "core/fail.h"
+#include "steps/address_map.h"
 #include "steps/steps.h"
-
-/* ---- addresses in use ---------------------------------------------------------------------------------------------- */
-
-/* A hash table from addresses to allocations, with linear probing. An address that is removed keeps its slot. */
-typedef struct in_use {
-    uint64_t *addresses;
-    uint32_t *allocations; /* BP_TRACE_NONE: not in use */
-    size_t capacity, used; /* a power of two; slots with an address */
-} in_use;
-
-static const uint64_t no_address = UINT64_MAX; /* blocks end within 64 bits, so none begins there */
-
-static size_t slot_of(const in_use *table, uint64_t address)
-{
-    /* The seed is the table's address, which a file cannot know. */
-    uint64_t hash = (address ^ (uintptr_t)table->addresses) * 0x9e3779b97f4a7c15u;
-    hash = (hash ^ hash >> 32) * 0xbf58476d1ce4e5b9u;
-    size_t at = (hash >> 24) & (table->capacity - 1);
-    while (table->addresses[at] != address && table->addresses[at] != no_address)
-        at = (at + 1) & (table->capacity - 1);
-    return at;
-}
-
-static bp_status in_use_grow(in_use *table)
-{
-    in_use larger = {.capacity = 4096};
-    size_t live = 0;
-    for (size_t i = 0; i < table->capacity; i++)
-        live += table->addresses[i] != no_address && table->allocations[i] != BP_TRACE_NONE;
-    while (larger.capacity < 4 * live)
-        larger.capacity *= 2;
-    larger.addresses = malloc(larger.capacity * sizeof *larger.addresses);
-    larger.allocations = malloc(larger.capacity * sizeof *larger.allocations);
-    if (larger.addresses == NULL || larger.allocations == NULL) {
-        free(larger.addresses);
-        free(larger.allocations);
-        return bp_fail_memory(larger.capacity * (sizeof *larger.addresses + sizeof *larger.allocations));
-    }
-    memset(larger.addresses, 0xff, larger.capacity * sizeof *larger.addresses);
-    memset(larger.allocations, 0xff, larger.capacity * sizeof *larger.allocations);
-    for (size_t i = 0; i < table->capacity; i++) {
-        if (table->addresses[i] == no_address || table->allocations[i] == BP_TRACE_NONE)
-            continue;
-        size_t at = slot_of(&larger, table->addresses[i]);
-        larger.addresses[at] = table->addresses[i];
-        larger.allocations[at] = table->allocations[i];
-        larger.used++;
-    }
-    free(table->addresses);
-    free(table->allocations);
-    *table = larger;
-    return BP_OK;
-}
-
-/* The allocation in use at an address; a pointer that is valid until the next call. */
-static bp_status in_use_at(in_use *table, uint64_t address, uint32_t **allocation)
-{
-    if (2 * (table->used + 1) > table->capacity)
-        BP_TRY(in_use_grow(table));
-    size_t at = slot_of(table, address);
-    table->used += table->addresses[at] == no_address;
-    table->addresses[at] = address;
-    *allocation = &table->allocations[at];
-    return BP_OK;
-}
 
 /* ---- allocations --------------------------------------------------------------------------------------------------- */
 
@@ -77,8 +13,8 @@ typedef struct finder {
     const bp_trace *trace;
     bp_allocations *found;
     size_t capacity;
-    in_use table;
-    size_t early; /* allocations that were live before the oldest event */
+    bp_address_map in_use; /* to the number of the allocation, as a pointer */
+    size_t early;          /* allocations that were live before the oldest event */
 } finder;
 
 static bp_status finder_add(finder *f, const bp_allocation *allocation, uint32_t *index)
@@ -97,13 +33,25 @@ static bp_status finder_add(finder *f, const bp_allocation *allocation, uint32_t
     return BP_OK;
 }
 
+/* The allocation in use at an address, or BP_TRACE_NONE. */
+static uint32_t in_use_at(const finder *f, uint64_t address)
+{
+    void *value = bp_address_map_get(&f->in_use, address);
+    return value != NULL ? (uint32_t)((uintptr_t)value - 1) : BP_TRACE_NONE;
+}
+
+static bp_status use_address(finder *f, uint64_t address, uint32_t index)
+{
+    return bp_address_map_set(&f->in_use, address,
+                              (void *)((uintptr_t)index + 1)); /* NOLINT(performance-no-int-to-ptr) */
+}
+
 static bp_status finder_alloc(finder *f, uint32_t i)
 {
     const bp_trace_event *event = &f->trace->events[i];
-    uint32_t *at = NULL;
-    BP_TRY(in_use_at(&f->table, event->address, &at));
-    if (*at != BP_TRACE_NONE) {
-        f->found->all[*at].end = i;
+    uint32_t at = in_use_at(f, event->address);
+    if (at != BP_TRACE_NONE) {
+        f->found->all[at].end = i;
         f->found->replaced++;
     }
     const bp_allocation made = {.address = event->address,
@@ -112,25 +60,25 @@ static bp_status finder_alloc(finder *f, uint32_t i)
                                 .end = BP_TRACE_NONE,
                                 .stack = event->stack,
                                 .stream = event->stream};
-    return finder_add(f, &made, at);
+    BP_TRY(finder_add(f, &made, &at));
+    return use_address(f, event->address, at);
 }
 
 static bp_status finder_free(finder *f, uint32_t i)
 {
     const bp_trace_event *event = &f->trace->events[i];
-    uint32_t *at = NULL;
-    BP_TRY(in_use_at(&f->table, event->address, &at));
-    if (*at == BP_TRACE_NONE) {
+    void *value = bp_address_map_take(&f->in_use, event->address);
+    uint32_t at = value != NULL ? (uint32_t)((uintptr_t)value - 1) : 0;
+    if (value == NULL) {
         const bp_allocation early = {.address = event->address,
                                      .bytes = event->bytes,
                                      .begin = BP_TRACE_NONE,
                                      .end = i,
                                      .stack = BP_TRACE_NONE, /* the event has the stack of the free */
                                      .stream = event->stream};
-        BP_TRY(finder_add(f, &early, at));
+        BP_TRY(finder_add(f, &early, &at));
     }
-    f->found->all[*at].end = i;
-    *at = BP_TRACE_NONE;
+    f->found->all[at].end = i;
     return BP_OK;
 }
 
@@ -141,18 +89,17 @@ static bp_status finder_add_silent(finder *f)
         const bp_trace_segment *segment = &f->trace->segments[s];
         for (size_t b = segment->first_block; b < segment->first_block + segment->block_count; b++) {
             const bp_trace_block *block = &f->trace->blocks[b];
-            uint32_t *at = NULL;
-            if (!block->active)
+            uint32_t at = 0;
+            if (!block->active || in_use_at(f, block->address) != BP_TRACE_NONE)
                 continue;
-            BP_TRY(in_use_at(&f->table, block->address, &at));
             const bp_allocation silent = {.address = block->address,
                                           .bytes = block->requested_bytes > 0 ? block->requested_bytes : block->bytes,
                                           .begin = BP_TRACE_NONE,
                                           .end = BP_TRACE_NONE,
                                           .stack = block->stack,
                                           .stream = segment->stream};
-            if (*at == BP_TRACE_NONE)
-                BP_TRY(finder_add(f, &silent, at));
+            BP_TRY(finder_add(f, &silent, &at));
+            BP_TRY(use_address(f, block->address, at));
         }
     }
     return BP_OK;
@@ -212,8 +159,7 @@ bp_status bp_allocations_init(const bp_trace *trace, bp_allocations *allocations
     bp_allocations found = {0};
     finder f = {.trace = trace, .found = &found};
     bp_status status = finder_run(&f);
-    free(f.table.addresses);
-    free(f.table.allocations);
+    bp_address_map_finish(&f.in_use);
     if (status == BP_OK)
         *allocations = found;
     else

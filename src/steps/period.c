@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/fail.h"
+#include "core/hash.h"
 #include "steps/step_finder.h"
 
 enum { GRAM = 12, RARE = 64, MOST_CANDIDATES = 64, NEIGHBOURS = 8, AROUND = 8, MOST_LENGTHS = 8 };
@@ -30,7 +31,7 @@ typedef struct period_vote {
 
 /* ---- grams --------------------------------------------------------------------------------------------------------- */
 
-/* A rolling hash: each token counts with the power of its distance. */
+/* A rolling hash, in which each token counts with the power of its distance, hashed with the key of the process. */
 static void hash_grams(period_finder *f)
 {
     const uint64_t base = 0x9ddfea08eb382d69u;
@@ -39,7 +40,7 @@ static void hash_grams(period_finder *f)
         power *= base;
     for (size_t i = 0; i < f->count; i++) {
         hash = hash * base + f->tokens[i] - (i >= GRAM ? f->tokens[i - GRAM] * power : 0);
-        f->grams[i] = bp_step_mix(hash);
+        f->grams[i] = bp_hash_number(hash);
     }
 }
 

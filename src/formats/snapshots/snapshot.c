@@ -164,49 +164,40 @@ bp_status bp_snapshot_copy(bp_snapshot_reader *reader, const char *bytes, size_t
     return BP_OK;
 }
 
-typedef struct bp_snapshot_copied {
-    const char *bytes; /* in the pickle; NULL: empty entry */
-    uint32_t count, hash;
+struct bp_snapshot_copied {
+    const char *bytes; /* in the pickle */
+    uint32_t count;
     const char *text;
-} bp_snapshot_copied;
-
-/* The entry of a text in the table, or the empty entry for it. Linear probing. */
-static bp_snapshot_copied *find_copied(bp_snapshot_copied *table, size_t capacity, const bp_snapshot_copied *wanted)
-{
-    size_t at = (wanted->hash * 0x9e3779b97f4a7c15u >> 20) & (capacity - 1);
-    while (table[at].bytes != NULL && (table[at].hash != wanted->hash || table[at].count != wanted->count ||
-                                       memcmp(table[at].bytes, wanted->bytes, wanted->count) != 0))
-        at = (at + 1) & (capacity - 1);
-    return &table[at];
-}
+};
 
 /* Interns a text. */
 static bp_status copy_once(bp_snapshot_reader *reader, const bp_pickle_value *value, const char **text)
 {
-    size_t count = value->count < MOST_TEXT ? value->count : MOST_TEXT;
-    bp_snapshot_copied wanted = {.bytes = value->text, .count = (uint32_t)count, .hash = 2166136261u}; /* FNV-1a */
-    for (size_t i = 0; i < count; i++)
-        wanted.hash = (wanted.hash ^ (unsigned char)value->text[i]) * 16777619u;
-    if (2 * (reader->copied_count + 1) > reader->copied_capacity) {
-        size_t capacity = reader->copied_capacity > 0 ? 2 * reader->copied_capacity : 256;
-        void *larger = NULL;
-        BP_TRY(bp_snapshot_scratch(reader, capacity, sizeof *reader->copied, &larger));
-        for (size_t i = 0; i < reader->copied_capacity; i++) {
-            if (reader->copied[i].bytes != NULL)
-                *find_copied(larger, capacity, &reader->copied[i]) = reader->copied[i];
+    bp_index *index = &reader->copied_index;
+    struct bp_snapshot_copied added = {.bytes = value->text,
+                                       .count = (uint32_t)(value->count < MOST_TEXT ? value->count : MOST_TEXT)};
+    bp_index_search search = bp_index_start(bp_hash(added.bytes, added.count));
+    for (uint32_t entry = 0; bp_index_next(index, &search, &entry);) {
+        const struct bp_snapshot_copied *known = &reader->copied[entry];
+        if (known->count == added.count && memcmp(known->bytes, added.bytes, added.count) == 0) {
+            *text = known->text;
+            return BP_OK;
         }
-        free(reader->copied);
+    }
+    if (index->count == reader->copied_capacity) {
+        size_t capacity = reader->copied_capacity > 0 ? 2 * reader->copied_capacity : 128;
+        BP_TRY(snapshot_take_budget(reader, capacity - reader->copied_capacity, sizeof *reader->copied));
+        void *larger = realloc(reader->copied, capacity * sizeof *reader->copied);
+        if (larger == NULL)
+            return bp_fail_memory(capacity * sizeof *reader->copied);
         reader->copied = larger;
         reader->copied_capacity = capacity;
     }
-    bp_snapshot_copied *entry = find_copied(reader->copied, reader->copied_capacity, &wanted);
-    if (entry->bytes == NULL) {
-        BP_TRY(bp_snapshot_copy(reader, value->text, count, &wanted.text));
-        *entry = wanted;
-        reader->copied_count++;
-    }
-    *text = entry->text;
-    return BP_OK;
+    BP_TRY(snapshot_take_budget(reader, bp_index_next_capacity(index) - index->capacity, sizeof *index->slots));
+    BP_TRY(bp_snapshot_copy(reader, added.bytes, added.count, &added.text));
+    reader->copied[index->count] = added;
+    *text = added.text;
+    return bp_index_add(index, search.hash, (uint32_t)index->count);
 }
 
 bp_status bp_snapshot_text(const bp_snapshot_at *at, const char **text)
@@ -297,6 +288,7 @@ bp_status bp_snapshot_parse(const void *data, size_t bytes, const char *origin, 
     if (status == BP_OK)
         status = check_sums(read, origin);
     free(reader.copied);
+    bp_index_finish(&reader.copied_index);
     bp_pickle_finish(&pickle);
     if (status != BP_OK) {
         bp_snapshot_destroy(&read);

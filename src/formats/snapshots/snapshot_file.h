@@ -2,6 +2,7 @@
 #ifndef BP_FORMATS_SNAPSHOTS_SNAPSHOT_FILE_H
 #define BP_FORMATS_SNAPSHOTS_SNAPSHOT_FILE_H
 
+#include "core/index.h"
 #include "formats/snapshots/pickle.h"
 #include "formats/snapshots/snapshot.h"
 
@@ -14,8 +15,9 @@ typedef struct bp_snapshot_reader {
     const char *origin;
     const bp_pickle *pickle;
     bp_snapshot *snapshot;
-    struct bp_snapshot_copied *copied; /* a hash table that interns texts */
-    size_t copied_count, copied_capacity;
+    struct bp_snapshot_copied *copied; /* interned texts */
+    size_t copied_capacity;
+    bp_index copied_index;
     size_t budget,
         left; /* budget for tables: a list may be referenced from many places, so the file's size does not limit the entries */
 } bp_snapshot_reader;

@@ -71,43 +71,11 @@ static bp_status copy_text(bp_trace_tables *t, const char *text, size_t bytes, c
 
 /* ---- hash tables --------------------------------------------------------------------------------------------------- */
 
-static uint64_t hash_bytes(const void *data, size_t bytes)
+/* Adds an entry to a hash table, whose growth counts in the budget. */
+static bp_status add_to_index(bp_trace_tables *t, bp_index *index, uint32_t hash, size_t entry)
 {
-    const unsigned char *at = data;
-    uint64_t hash = 14695981039346656037u ^ bytes;
-    for (; bytes >= 4; at += 4, bytes -= 4) {
-        uint32_t word = 0;
-        memcpy(&word, at, sizeof word);
-        hash = (hash ^ word) * 1099511628211u;
-        hash ^= hash >> 29;
-    }
-    for (size_t i = 0; i < bytes; i++)
-        hash = (hash ^ at[i]) * 1099511628211u;
-    return hash ^ hash >> 32;
-}
-
-typedef uint64_t hash_function(const bp_trace_tables *tables, uint32_t entry);
-
-/* Makes room for one more of `count` entries. */
-static bp_status index_reserve(bp_trace_tables *t, bp_index *index, size_t count, hash_function *hash)
-{
-    if (2 * (count + 1) <= index->capacity)
-        return BP_OK;
-    size_t capacity = index->capacity > 0 ? 2 * index->capacity : 1024;
-    BP_TRY(take_budget(t, (capacity - index->capacity) * sizeof *index->slots));
-    uint32_t *slots = malloc(capacity * sizeof *slots);
-    if (slots == NULL)
-        return bp_fail_memory(capacity * sizeof *slots);
-    memset(slots, 0xff, capacity * sizeof *slots);
-    for (uint32_t entry = 0; entry < count; entry++) {
-        size_t at = hash(t, entry) & (capacity - 1);
-        while (slots[at] != BP_TRACE_NONE)
-            at = (at + 1) & (capacity - 1);
-        slots[at] = entry;
-    }
-    free(index->slots);
-    *index = (bp_index){.slots = slots, .capacity = capacity};
-    return BP_OK;
+    BP_TRY(take_budget(t, (bp_index_next_capacity(index) - index->capacity) * sizeof *index->slots));
+    return bp_index_add(index, hash, (uint32_t)entry);
 }
 
 /* ---- texts --------------------------------------------------------------------------------------------------------- */
@@ -174,20 +142,14 @@ static const bp_pickle_text *text_at(const bp_trace_tables *t, uint32_t index)
     return (const bp_pickle_text *)t->texts.memory + index;
 }
 
-static uint64_t trace_hash_text(const bp_trace_tables *t, uint32_t entry)
-{
-    return hash_bytes(text_at(t, entry)->text, text_at(t, entry)->bytes);
-}
-
 static bp_status trace_intern(void *context, const char *text, size_t bytes, uint32_t *index)
 {
     bp_trace_tables *t = context;
-    BP_TRY(index_reserve(t, &t->text_index, t->texts.count, trace_hash_text));
-    size_t mask = t->text_index.capacity - 1, at = hash_bytes(text, bytes) & mask;
-    for (; t->text_index.slots[at] != BP_TRACE_NONE; at = (at + 1) & mask) {
-        const bp_pickle_text *known = text_at(t, t->text_index.slots[at]);
+    bp_index_search search = bp_index_start(bp_hash(text, bytes));
+    for (uint32_t entry = 0; bp_index_next(&t->text_index, &search, &entry);) {
+        const bp_pickle_text *known = text_at(t, entry);
         if (known->bytes == bytes && memcmp(known->text, text, bytes) == 0) {
-            *index = t->text_index.slots[at];
+            *index = entry;
             return BP_OK;
         }
     }
@@ -201,8 +163,8 @@ static bp_status trace_intern(void *context, const char *text, size_t bytes, uin
     BP_TRY(table_add(t, &t->texts, &added));
     BP_TRY(table_add(t, &t->words, &word));
     t->reducer.texts = t->texts.memory;
-    *index = t->text_index.slots[at] = (uint32_t)t->texts.count - 1;
-    return BP_OK;
+    *index = (uint32_t)t->texts.count - 1;
+    return add_to_index(t, &t->text_index, search.hash, *index);
 }
 
 /* ---- tokens -------------------------------------------------------------------------------------------------------- */
@@ -240,35 +202,21 @@ static bp_status trace_number(const bp_trace_tables *t, size_t offset, bp_pickle
 
 /* ---- frames and stacks --------------------------------------------------------------------------------------------- */
 
-static uint64_t hash_frame(const bp_trace_tables *t, uint32_t entry)
-{
-    const bp_trace_frame *frame = (const bp_trace_frame *)t->frames.memory + entry;
-    return hash_bytes(frame, sizeof *frame);
-}
-
 static bp_status add_frame(bp_trace_tables *t, const bp_trace_frame *frame, uint32_t *token)
 {
-    BP_TRY(index_reserve(t, &t->frame_index, t->frames.count, hash_frame));
-    size_t mask = t->frame_index.capacity - 1, at = hash_bytes(frame, sizeof *frame) & mask;
-    for (; t->frame_index.slots[at] != BP_TRACE_NONE; at = (at + 1) & mask) {
-        const bp_trace_frame *known = (const bp_trace_frame *)t->frames.memory + t->frame_index.slots[at];
+    bp_index_search search = bp_index_start(bp_hash(frame, sizeof *frame));
+    for (uint32_t entry = 0; bp_index_next(&t->frame_index, &search, &entry);) {
+        const bp_trace_frame *known = (const bp_trace_frame *)t->frames.memory + entry;
         if (memcmp(known, frame, sizeof *frame) == 0) {
-            *token = token_make(TOKEN_FRAME, t->frame_index.slots[at]);
+            *token = token_make(TOKEN_FRAME, entry);
             return BP_OK;
         }
     }
     if (t->frames.count == MOST_TOKENS)
         return bp_fail(BP_ERR_FORMAT, "%.300s: more than %d frames", t->origin, MOST_TOKENS);
     BP_TRY(table_add(t, &t->frames, frame));
-    t->frame_index.slots[at] = (uint32_t)t->frames.count - 1;
     *token = token_make(TOKEN_FRAME, t->frames.count - 1);
-    return BP_OK;
-}
-
-static uint64_t hash_stack(const bp_trace_tables *t, uint32_t entry)
-{
-    const bp_event_list *stack = (const bp_event_list *)t->stacks.memory + entry;
-    return hash_bytes((const uint32_t *)t->stack_frames.memory + stack->first, stack->count * sizeof(uint32_t));
+    return add_to_index(t, &t->frame_index, search.hash, t->frames.count - 1);
 }
 
 /* Adds the frames, after those of the stack `token`. Frames are appended first, and removed if the stack is known. */
@@ -292,12 +240,11 @@ static bp_status add_stack(bp_trace_tables *t, const bp_pickle *pickle, const bp
     if (stack.count > MOST_FRAMES)
         return bp_fail(BP_ERR_FORMAT, "%.300s: byte %zu: a call stack of more than %d frames", t->origin, end,
                        MOST_FRAMES);
-    BP_TRY(index_reserve(t, &t->stack_index, t->stacks.count, hash_stack));
-    size_t mask = t->stack_index.capacity - 1, at = hash_bytes(added, stack.count * sizeof *added) & mask;
-    for (; t->stack_index.slots[at] != BP_TRACE_NONE; at = (at + 1) & mask) {
-        const bp_event_list *known = (const bp_event_list *)t->stacks.memory + t->stack_index.slots[at];
+    bp_index_search search = bp_index_start(bp_hash(added, stack.count * sizeof *added));
+    for (uint32_t entry = 0; bp_index_next(&t->stack_index, &search, &entry);) {
+        const bp_event_list *known = (const bp_event_list *)t->stacks.memory + entry;
         if (known->count == stack.count && memcmp(frames + known->first, added, stack.count * sizeof *added) == 0) {
-            *token = token_make(TOKEN_STACK, t->stack_index.slots[at]);
+            *token = token_make(TOKEN_STACK, entry);
             return BP_OK;
         }
     }
@@ -305,9 +252,8 @@ static bp_status add_stack(bp_trace_tables *t, const bp_pickle *pickle, const bp
         return bp_fail(BP_ERR_FORMAT, "%.300s: more than %d call stacks", t->origin, MOST_TOKENS);
     t->stack_frames.count += stack.count;
     BP_TRY(table_add(t, &t->stacks, &stack));
-    t->stack_index.slots[at] = (uint32_t)t->stacks.count - 1;
     *token = token_make(TOKEN_STACK, t->stacks.count - 1);
-    return BP_OK;
+    return add_to_index(t, &t->stack_index, search.hash, t->stacks.count - 1);
 }
 
 uint32_t bp_trace_stack_of(const bp_pickle *pickle, bp_pickle_ref ref)
@@ -523,7 +469,7 @@ void bp_trace_tables_finish(bp_trace_tables *tables)
                        &tables->stack_frames, &tables->streams, &tables->events, &tables->lists};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]->memory);
-    free(tables->text_index.slots);
-    free(tables->frame_index.slots);
-    free(tables->stack_index.slots);
+    bp_index_finish(&tables->text_index);
+    bp_index_finish(&tables->frame_index);
+    bp_index_finish(&tables->stack_index);
 }

@@ -2,6 +2,7 @@
 #ifndef BP_FORMATS_SNAPSHOTS_TRACE_TABLES_H
 #define BP_FORMATS_SNAPSHOTS_TRACE_TABLES_H
 
+#include "core/index.h"
 #include "formats/snapshots/pickle.h"
 #include "steps/trace.h"
 
@@ -10,12 +11,6 @@ typedef struct bp_table {
     void *memory;
     size_t count, capacity, element_bytes;
 } bp_table;
-
-/* A hash table of indices; it grows with its entries. */
-typedef struct bp_index {
-    uint32_t *slots; /* BP_TRACE_NONE: free */
-    size_t capacity; /* a power of two */
-} bp_index;
 
 /* A list of events: those of a device. */
 typedef struct bp_event_list {
