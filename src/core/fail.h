@@ -4,9 +4,10 @@
 
 #include <bucketpool/status.h>
 
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
+
+#include "core/print.h"
 
 #define BP_DETAIL_BYTES 512
 #define BP_STATUS_COUNT 17
@@ -15,16 +16,6 @@
 static inline bool bp_is_status(int64_t number)
 {
     return number >= 0 && number < BP_STATUS_COUNT;
-}
-
-__attribute__((format(printf, 2, 3))) static inline void bp_record_formatted(bp_status status, const char *format, ...)
-{
-    char detail[BP_DETAIL_BYTES];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(detail, sizeof detail, format, args);
-    va_end(args);
-    bp_error_record(status, detail);
 }
 
 /* Formats the detail and evaluates to `status`: `return bp_fail(BP_ERR_FORMAT, "%s: ...", path);`. A macro, because static analysis does

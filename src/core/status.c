@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "core/fail.h"
+#include "core/print.h"
 #include "core/process.h"
-#include "core/text.h"
 #include "version.h"
 
 /* Allocated at a thread's first use: shared libraries reach it through __tls_get_addr, whose cost does not matter after a failure. */
@@ -44,12 +44,20 @@ const char *bp_error_detail(void)
 
 bp_status bp_error_record(bp_status status, const char *detail)
 {
-    size_t length = detail != NULL ? strnlen(detail, BP_DETAIL_BYTES - 1) : 0;
-    if (length > 0)
-        memmove(thread_detail, detail, length); /* a caller may pass this buffer back */
-    thread_detail[length] = '\0';
-    bp_make_printable(thread_detail);
+    char shown[BP_DETAIL_BYTES]; /* a caller may pass the thread's buffer back */
+    bp_print(shown, sizeof shown, "%s", detail != NULL ? detail : "");
+    memcpy(thread_detail, shown, sizeof shown);
     return status;
+}
+
+void bp_record_formatted(bp_status status, const char *format, ...)
+{
+    char detail[BP_DETAIL_BYTES];
+    va_list args;
+    va_start(args, format);
+    bp_vprint(detail, sizeof detail, format, args);
+    va_end(args);
+    bp_error_record(status, detail);
 }
 
 const char *bp_version(void)

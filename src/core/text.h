@@ -1,10 +1,11 @@
-/* Untrusted text, from files, other ranks and callbacks. Control characters could drive a terminal, and a truncated UTF-8 sequence would
- * break callers that decode. */
+/* Untrusted text, from files, arguments, other ranks and callbacks. Control characters could drive a terminal, bidirectional marks reorder
+ * what is read, and a truncated UTF-8 sequence would break callers that decode. */
 #ifndef BP_CORE_TEXT_H
 #define BP_CORE_TEXT_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 
 /* Bytes of the well-formed UTF-8 sequence at `text` (RFC 3629), else 0. `text` is NUL-terminated; NUL counts as a character. */
@@ -33,14 +34,38 @@ static inline size_t bp_character_bytes(const unsigned char *text)
     return bytes;
 }
 
-/* As bp_character_bytes, but 0 also for control characters. */
-static inline size_t bp_printable_bytes(const unsigned char *text)
+/* The code point of a well-formed sequence of so many bytes. */
+static inline uint32_t bp_code_point(const unsigned char *text, size_t bytes)
 {
-    bool is_control = text[0] < 0x20 || text[0] == 0x7F || (text[0] == 0xC2 && text[1] < 0xA0);
-    return is_control ? 0 : bp_character_bytes(text);
+    uint32_t point = bytes == 1 ? text[0] : text[0] & (0x7Fu >> bytes);
+    for (size_t i = 1; i < bytes; i++)
+        point = point << 6 | (text[i] & 0x3Fu);
+    return point;
 }
 
-/* Replaces control characters and invalid UTF-8 by '?'. */
+/* True for control characters, bidirectional marks, separators of lines, and characters without a width; the joiners U+200C and U+200D,
+ * which words and emoji need, are kept. */
+static inline bool bp_is_unprintable(uint32_t point)
+{
+    static const struct {
+        uint32_t first, last;
+    } ranges[] = {{0, 0x1F},        {0x7F, 0x9F},     {0x61C, 0x61C},   {0x200B, 0x200B}, {0x200E, 0x200F},
+                  {0x2028, 0x202E}, {0x2060, 0x206F}, {0xFEFF, 0xFEFF}, {0xFFF9, 0xFFFB}, {0xE0000, 0xE007F}};
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+        if (point <= ranges[i].last)
+            return point >= ranges[i].first;
+    }
+    return false;
+}
+
+/* As bp_character_bytes, but 0 also for what is not printable. */
+static inline size_t bp_printable_bytes(const unsigned char *text)
+{
+    size_t bytes = bp_character_bytes(text);
+    return bytes > 0 && bp_is_unprintable(bp_code_point(text, bytes)) ? 0 : bytes;
+}
+
+/* Replaces what is not printable by '?', byte by byte. core/print.h shows it instead, where there is room. */
 static inline void bp_make_printable(char *text)
 {
     for (unsigned char *at = (unsigned char *)text; *at != '\0';) {

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import unicodedata
 import unittest
 
 from answers import InFolder, readable_copies
@@ -453,6 +454,55 @@ class Python(InSharedFolder):
         self.assertEqual([name.startswith(STAGED) for name in self.names()], [True])
         self.answered(self.plan(self.path("plan.json")))
         self.assertEqual(self.names(), ["plan.json"])
+
+
+class Names(InFolder):
+    """Text from outside reaches the terminal as UTF-8 without control characters and bidirectional marks."""
+
+    NAMES = (b"\xc2\x9b2J", b"a\x1b[31m", b"b\xe2\x80\xaec", b"d\xe2\x80\xa8e", b"f\xe9.json", b"\xff\xfe", b"\x7f\x01",
+             "\u4f60".encode() * 80, b"x" + "\u4f60".encode() * 80, b"xx" + "\U0001f600".encode() * 60)
+
+    def shown(self, *arguments, code=None):
+        result = subprocess.run([PROGRAM.encode(), *arguments], capture_output=True, timeout=LIMIT, check=False)
+        if code is not None:
+            self.assertEqual(result.returncode, code, (arguments, result.stderr))
+        self.assertIn(result.returncode, range(4), (arguments, result.stderr))
+        for output in (result.stdout, result.stderr):
+            for character in output.decode("utf-8"):  # fails for what is torn
+                self.assertTrue(character in "\n\t\u200c\u200d" or unicodedata.category(character) not in ("Cc", "Cf", "Zl", "Zp"),
+                                (arguments, character, output))
+        return result
+
+    def test_arguments(self):
+        commands = ([], [b"plan"], [b"schedule"], [b"explain"], [b"run"], [b"pack"], [b"step"], [b"view"], [b"models"],
+                    [b"bench"], [b"plan", b"--gpu"], [b"plan", b"--dp"], [b"plan", b"--policy"], [b"view", b"--html"],
+                    [b"plan", MODEL.encode(), b"-o"], [b"plan", MODEL.encode(), b"--plot"], [b"run", b"--plan"])
+        for command in commands:
+            for name in self.NAMES:
+                for word in (name, b"--" + name, b"no/folder/" + name):
+                    self.shown(*command, word)
+
+    def test_files(self):
+        sources = (("plan", os.path.join(SOURCE, "examples", "files", "units.json")), ("pack", PACKING), ("step", STEPS), ("view", STEPS),
+                   ("view", SNAPSHOT))
+        for command, source in sources:
+            for name in self.NAMES:
+                path = os.path.join(os.fsencode(self.folder), name[:200] + os.fsencode(os.path.splitext(source)[1]))
+                shutil.copy(source, path)
+                self.shown(command.encode(), path)
+                with open(path, "wb") as file:
+                    file.write(b"neither")
+                self.shown(command.encode(), path)
+
+    def test_units(self):
+        with open(os.path.join(SOURCE, "examples", "files", "units.json"), encoding="utf-8") as file:
+            text = file.read()
+        path = os.path.join(self.folder, "x.json")
+        for name in self.NAMES:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text.replace('layers.0"', json.dumps(name.decode("utf-8", "replace"))[1:]))
+            for command in (b"plan", b"schedule", b"explain"):
+                self.shown(command, os.fsencode(path), code=0 if name.decode("utf-8", "replace").isprintable() else None)
 
 
 class Inputs(InSharedFolder):

@@ -44,10 +44,10 @@ EMULATION = {os.path.join("src", "logprob", "cuda", "device.cuh"): "simt.h"}
 # libc, and the loader, which implements thread-local storage.
 LIBC = {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1", "libc.so"}  # the last: musl
 # Core headers with inline functions only: other libraries may include them.
-INLINE_HEADERS = {"core/fail.h", "core/arith.h", "core/halves.h", "core/hash.h", "core/index.h", "core/structs.h", "core/text.h",
+INLINE_HEADERS = {"core/fail.h", "core/arith.h", "core/halves.h", "core/hash.h", "core/index.h", "core/print.h", "core/structs.h", "core/text.h",
                   "core/timeout.h"}
 # Headers, not installed, of functions for other libraries and the command: exported as BUCKETPOOL_PRIVATE.
-PRIVATE_HEADERS = {"devices/clients.h", "devices/cuda_driver.h", "formats/models/hub.h", "formats/packing_file.h",
+PRIVATE_HEADERS = {"core/print.h", "devices/clients.h", "devices/cuda_driver.h", "formats/models/hub.h", "formats/packing_file.h",
                    "formats/snapshots/snapshot.h", "formats/snapshots/trace_file.h", "memory/slab_callbacks.h", "model/arch_config.h",
                    "plan/from_info.h", "steps/attribution.h", "steps/caching_allocator.h", "steps/failed_request.h",
                    "steps/playback.h", "steps/stack_places.h", "steps/steps.h", "steps/trace.h"}

@@ -157,10 +157,10 @@ static void explain_bound(const analysis *a, const bp_plan_info *plan, const bp_
         units += i == 0 || strcmp(unit, plan->requests[role->witnesses[i - 1]].unit) != 0;
     }
 
-    printf("%s: no plan takes less than %s (%llu bytes). %zu unit%s hold%s this much at once in step %u (%s):\n",
-           names_roles(role->roles, roles), cli_bytes(role->lower_bound_bytes),
-           (unsigned long long)role->lower_bound_bytes, units, cli_plural(units), units == 1 ? "s" : "",
-           role->lower_bound_step, analysis_step_text(a, role->lower_bound_step, text));
+    cli_print("%s: no plan takes less than %s (%llu bytes). %zu unit%s hold%s this much at once in step %u (%s):\n",
+              names_roles(role->roles, roles), cli_bytes(role->lower_bound_bytes),
+              (unsigned long long)role->lower_bound_bytes, units, cli_plural(units), units == 1 ? "s" : "",
+              role->lower_bound_step, analysis_step_text(a, role->lower_bound_step, text));
 
     const uint64_t mask = plan->alignment - 1;
     uint64_t sum = 0;
@@ -169,7 +169,7 @@ static void explain_bound(const analysis *a, const bp_plan_info *plan, const bp_
         sum += (r->bytes + mask) & ~mask;
         if (i + 1 < role->witness_count && strcmp(r->unit, plan->requests[role->witnesses[i + 1]].unit) == 0)
             continue;
-        printf("    %s holds %s\n", r->unit, cli_bytes(sum));
+        cli_print("    %s holds %s\n", r->unit, cli_bytes(sum));
         sum = 0;
     }
 }
@@ -182,16 +182,16 @@ static void explain_buffers(const bp_plan_info *plan, const bp_plan_role *role)
         if (b->kind != BP_BUFFER_POOLED)
             continue;
         const char *bucket = cli_bucket(largest->bucket, largest->ordinal);
-        printf("    %u x %s of %s for the %s%s bucket of a unit: ", b->copies, cli_bytes(b->bytes),
-               bp_dtype_name(b->dtype),
-               b->rank == 0   ? "largest"
-               : b->rank == 1 ? "second largest"
-                              : "next smaller",
-               plan->policy == BP_POLICY_FIXED ? " (by position)" : "");
+        cli_print("    %u x %s of %s for the %s%s bucket of a unit: ", b->copies, cli_bytes(b->bytes),
+                  bp_dtype_name(b->dtype),
+                  b->rank == 0   ? "largest"
+                  : b->rank == 1 ? "second largest"
+                                 : "next smaller",
+                  plan->policy == BP_POLICY_FIXED ? " (by position)" : "");
         if (b->users > 1)
-            printf("%s/%s sets the size, %u buckets share it.\n", largest->unit, bucket, b->users);
+            cli_print("%s/%s sets the size, %u buckets share it.\n", largest->unit, bucket, b->users);
         else
-            printf("only %s/%s uses it.\n", largest->unit, bucket);
+            cli_print("only %s/%s uses it.\n", largest->unit, bucket);
     }
 }
 
@@ -214,7 +214,7 @@ static void explain_placement(const bp_plan_role *role)
     else if (role->optimal)
         puts("    No plan takes less.");
     else
-        printf("    Not proven optimal: every plan takes at least %s.\n", cli_bytes(role->proven_bytes));
+        cli_print("    Not proven optimal: every plan takes at least %s.\n", cli_bytes(role->proven_bytes));
 }
 
 /* Explains the size of `roles` under a policy. The roles may share a slab with others. */
@@ -226,14 +226,14 @@ static void explain_policy(const bp_plan_info *plan, uint32_t roles)
         return;
     const char *policy = bp_policy_name(plan->policy);
     if (role->roles != roles && !(roles & BP_ROLE_BIT(role->role))) {
-        printf("  %s places it in the slab of %s.\n", policy, bp_role_name((bp_role)role->role));
+        cli_print("  %s places it in the slab of %s.\n", policy, bp_role_name((bp_role)role->role));
         return;
     }
     bool joint = role->roles != roles;
-    printf("  %s takes %s%s%s, %.2f x %s bound", policy, cli_bytes(role->bytes), joint ? " for " : "",
-           joint ? names_roles(role->roles, text) : "",
-           role->lower_bound_bytes > 0 ? (double)role->bytes / (double)role->lower_bound_bytes : 1.0,
-           joint ? "their joint" : "the");
+    cli_print("  %s takes %s%s%s, %.2f x %s bound", policy, cli_bytes(role->bytes), joint ? " for " : "",
+              joint ? names_roles(role->roles, text) : "",
+              role->lower_bound_bytes > 0 ? (double)role->bytes / (double)role->lower_bound_bytes : 1.0,
+              joint ? "their joint" : "the");
     if (BP_ROLES_STATE & BP_ROLE_BIT(role->role)) {
         puts(": it is live in every step, so shards share no memory.");
         return;
@@ -244,17 +244,18 @@ static void explain_policy(const bp_plan_info *plan, uint32_t roles)
              "graphs, no registered buffers.");
         break;
     case BP_POLICY_FIXED:
-        printf(": %s are shared by the units of the most frequent kind in %u set%s.\n", cli_bytes(role->pool_bytes),
-               role->copies, cli_plural(role->copies));
+        cli_print(": %s are shared by the units of the most frequent kind in %u set%s.\n", cli_bytes(role->pool_bytes),
+                  role->copies, cli_plural(role->copies));
         explain_buffers(plan, role);
         if (role->persistent_bytes > 0)
-            printf("    All other units differ from that kind and have separate memory: %s that no other unit can "
-                   "use.\n",
-                   cli_bytes(role->persistent_bytes));
+            cli_print("    All other units differ from that kind and have separate memory: %s that no other unit can "
+                      "use.\n",
+                      cli_bytes(role->persistent_bytes));
         if (role->dynamic_bytes > 0)
-            printf("    All other units differ from that kind and are allocated on demand: at most %s, without stable "
-                   "addresses.\n",
-                   cli_bytes(role->dynamic_bytes));
+            cli_print(
+                "    All other units differ from that kind and are allocated on demand: at most %s, without stable "
+                "addresses.\n",
+                cli_bytes(role->dynamic_bytes));
         break;
     case BP_POLICY_MAX:
         if (role->copies == 1)
@@ -263,13 +264,13 @@ static void explain_policy(const bp_plan_info *plan, uint32_t roles)
             printf(": each of the %u sets must hold the largest unit of every kind at once.\n", role->copies);
         explain_buffers(plan, role);
         if (role->bytes > role->lower_bound_bytes)
-            printf("    %s above the bound: units that are live together are rarely all as large as the largest.\n",
-                   cli_bytes(role->bytes - role->lower_bound_bytes));
+            cli_print("    %s above the bound: units that are live together are rarely all as large as the largest.\n",
+                      cli_bytes(role->bytes - role->lower_bound_bytes));
         break;
     case BP_POLICY_SCHEDULED: explain_placement(role); break;
     }
     if (!plan->feasible)
-        printf("    The plan is infeasible: %s.\n", plan->infeasible_because);
+        cli_print("    The plan is infeasible: %s.\n", plan->infeasible_because);
 }
 
 /* Two roles of a plan have the same sizes and the same buffers, set by the same buckets. */
@@ -310,10 +311,11 @@ static bool same_as_before(const analysis *a, size_t index)
 static void explain_repetition(const analysis *a, const bp_plan_role *before, const bp_plan_role *role)
 {
     char text[STEP_TEXT_CHARS];
-    printf("%s: the same buffers as %s, set by the same buckets. The bound of %s is first reached in "
-           "step %u (%s).\n",
-           bp_role_name((bp_role)role->role), bp_role_name((bp_role)before->role), cli_bytes(role->lower_bound_bytes),
-           role->lower_bound_step, analysis_step_text(a, role->lower_bound_step, text));
+    cli_print("%s: the same buffers as %s, set by the same buckets. The bound of %s is first reached in "
+              "step %u (%s).\n",
+              bp_role_name((bp_role)role->role), bp_role_name((bp_role)before->role),
+              cli_bytes(role->lower_bound_bytes), role->lower_bound_step,
+              analysis_step_text(a, role->lower_bound_step, text));
 }
 
 /* ---- peaks ------------------------------------------------------------------------------------------------------- */
@@ -323,53 +325,53 @@ enum { MOST_HOLDERS = 6 }; /* printed by name */
 static void print_step(const whatif *w, uint32_t step)
 {
     char text[STEP_TEXT_CHARS];
-    printf("step %u (%s)", step, analysis_step_text(w->analysed, step, text));
+    cli_print("step %u (%s)", step, analysis_step_text(w->analysed, step, text));
 }
 
 static void explain_peak(const whatif *w, const bp_peak *peak)
 {
     char roles[ROLES_TEXT_CHARS];
-    printf("%s: ", names_roles(peak->roles, roles));
+    cli_print("%s: ", names_roles(peak->roles, roles));
 
     /* "layers.75 (975.0 MiB) and layers.76 (975.0 MiB)"; with the role in a joint slab. */
     bool joint = (peak->roles & (peak->roles - 1)) != 0;
     size_t named = peak->holder_count > MOST_HOLDERS ? MOST_HOLDERS - 1 : peak->holder_count;
     for (size_t i = 0; i < named; i++) {
         bp_peak_holder holder = peak->holders[i];
-        printf("%s%s (%s%s%s)",
-               i == 0                        ? ""
-               : i + 1 == peak->holder_count ? " and "
-                                             : ", ",
-               bp_buckets_get_info(w->analysed->buckets)->units[holder.unit].name,
-               joint ? bp_role_name((bp_role)holder.role) : "", joint ? " " : "", cli_bytes(holder.bytes));
+        cli_print("%s%s (%s%s%s)",
+                  i == 0                        ? ""
+                  : i + 1 == peak->holder_count ? " and "
+                                                : ", ",
+                  bp_buckets_get_info(w->analysed->buckets)->units[holder.unit].name,
+                  joint ? bp_role_name((bp_role)holder.role) : "", joint ? " " : "", cli_bytes(holder.bytes));
     }
     if (named < peak->holder_count)
         printf(" and %zu more", peak->holder_count - named);
 
     if (peak->step_count == 0) {
-        printf(" set the peak of %s. They are not live in one step, but the overlap window keeps them from sharing "
-               "memory.\n",
-               cli_bytes(peak->bytes));
+        cli_print(" set the peak of %s. They are not live in one step, but the overlap window keeps them from sharing "
+                  "memory.\n",
+                  cli_bytes(peak->bytes));
         return;
     }
-    printf(" set%s the peak of %s in ", peak->holder_count == 1 ? "s" : "", cli_bytes(peak->bytes));
+    cli_print(" set%s the peak of %s in ", peak->holder_count == 1 ? "s" : "", cli_bytes(peak->bytes));
     print_step(w, peak->step);
     putchar('.');
 
     uint64_t lower = peak->set_count > 1 ? peak->below_bytes : peak->next_bytes;
     uint32_t step = peak->set_count > 1 ? peak->below_step : peak->next_step;
     if (peak->set_count > 1)
-        printf(" %u other set%s of units reach%s the same peak, %u steps in all.", peak->set_count - 1,
-               peak->set_count == 2 ? "" : "s", peak->set_count == 2 ? "es" : "", peak->step_count);
+        cli_print(" %u other set%s of units reach%s the same peak, %u steps in all.", peak->set_count - 1,
+                  peak->set_count == 2 ? "" : "s", peak->set_count == 2 ? "es" : "", peak->step_count);
     if (lower == 0) {
         puts(" All steps hold as much.");
         return;
     }
-    printf(" %s the peak would be %s, %s less, in ",
-           peak->set_count > 1       ? "Without any of these sets"
-           : peak->holder_count == 1 ? "Without it"
-                                     : "If they were not live at once,",
-           cli_bytes(lower), cli_bytes(peak->bytes - lower));
+    cli_print(" %s the peak would be %s, %s less, in ",
+              peak->set_count > 1       ? "Without any of these sets"
+              : peak->holder_count == 1 ? "Without it"
+                                        : "If they were not live at once,",
+              cli_bytes(lower), cli_bytes(peak->bytes - lower));
     print_step(w, step);
     puts(".");
 }
@@ -398,10 +400,10 @@ static void print_best(const bp_alternatives_info *info, const bp_alternative *p
         puts("With the present prefetch, no other schedule takes less.");
         return;
     }
-    printf("With the present prefetch, %s streams and %s take %s, %s less.\n",
-           choice_name(options_streams, (int)best.streams),
-           best.joint ? "one slab for all roles" : "a slab for each role", cli_bytes(best.bytes),
-           cli_bytes(present->bytes - best.bytes));
+    cli_print("With the present prefetch, %s streams and %s take %s, %s less.\n",
+              choice_name(options_streams, (int)best.streams),
+              best.joint ? "one slab for all roles" : "a slab for each role", cli_bytes(best.bytes),
+              cli_bytes(present->bytes - best.bytes));
 }
 
 /* Prints a table and a summary of other schedules. Returns EXIT_GO_ON, or the exit code after a message. */
@@ -409,8 +411,8 @@ static int explain_alternatives(const whatif *w, bool color)
 {
     puts("\nPlans of other schedules");
     if (w->alternatives == NULL) {
-        printf("Not compared: the schedule is %s.\n",
-               w->analysed->models > 1 ? "merged from several models" : "recorded");
+        cli_print("Not compared: the schedule is %s.\n",
+                  w->analysed->models > 1 ? "merged from several models" : "recorded");
         return EXIT_GO_ON;
     }
     const bp_alternatives_info *info = bp_alternatives_get_info(w->alternatives);
@@ -447,16 +449,17 @@ static int explain_alternatives(const whatif *w, bool color)
 static int explain(const whatif *w, const plan_options *options)
 {
     const analysis *a = w->analysed;
-    printf("%s has %s parameters in %zu unit%s; ", a->name, cli_count(a->parameters), a->units, cli_plural(a->units));
+    cli_print("%s has %s parameters in %zu unit%s; ", a->name, cli_count(a->parameters), a->units,
+              cli_plural(a->units));
     if (a->root_bytes > 0)
-        printf("%s are in the root group.\n", cli_bytes(a->root_bytes));
+        cli_print("%s are in the root group.\n", cli_bytes(a->root_bytes));
     else
-        printf("%s of persistent parameters lie outside units.\n", cli_bytes(a->state.outside));
+        cli_print("%s of persistent parameters lie outside units.\n", cli_bytes(a->state.outside));
     if (a->notes[0] != '\0')
-        printf("%s: %s.\n", a->name, a->notes);
+        cli_print("%s: %s.\n", a->name, a->notes);
     char schedule[SCHEDULE_TEXT_CHARS];
-    printf("Planned for dp %u, ep %u, tp %u, %s", options->dp, options->ep, options->tp,
-           analysis_schedule_text(a, options, schedule));
+    cli_print("Planned for dp %u, ep %u, tp %u, %s", options->dp, options->ep, options->tp,
+              analysis_schedule_text(a, options, schedule));
     if (a->recorded == 0)
         printf(": an iteration has %zu steps of compute", bp_schedule_get_info(a->schedule)->step_count);
     puts(".");

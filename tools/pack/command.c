@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/print.h"
 #include "files/json_writer.h"
 #include "formats/packing_file.h"
 #include "pictures/pictures.h"
@@ -51,7 +52,7 @@ typedef struct pack_answer {
 static int fail_about(const char *path, bp_status status)
 {
     char text[1024];
-    snprintf(text, sizeof text, "%.400s: %s", path, bp_error_detail());
+    bp_print(text, sizeof text, "%.400s: %s", path, bp_error_detail());
     return cli_fail_status(bp_error_record(status, text));
 }
 
@@ -156,10 +157,10 @@ static void describe_fault(pack_answer *a, const bp_packing_fault *fault, uint64
     const char *one = bp_packing_file_id(a->file, fault->item), *other = bp_packing_file_id(a->file, fault->other);
     unsigned long long size = bp_packing_get_info(packing)->sizes[fault->item], at = a->offsets[fault->item];
     if (fault->item == fault->other)
-        snprintf(a->fault, sizeof a->fault, "item \"%.*s\" takes %llu at %llu and ends above the capacity of %llu",
+        bp_print(a->fault, sizeof a->fault, "item \"%.*s\" takes %llu at %llu and ends above the capacity of %llu",
                  ID_CHARS, one, size, at, (unsigned long long)most);
     else
-        snprintf(a->fault, sizeof a->fault,
+        bp_print(a->fault, sizeof a->fault,
                  "items \"%.*s\" (%llu at %llu) and \"%.*s\" (%llu at %llu) share bytes and are live at the same time",
                  ID_CHARS, one, size, at, ID_CHARS, other,
                  (unsigned long long)bp_packing_get_info(packing)->sizes[fault->other],
@@ -201,7 +202,7 @@ static int pack_answer_find(pack_answer *answer, const pack_options *options)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
     progress p;
     char what[160];
-    snprintf(what, sizeof what, "%s: %s %zu item%s", answer->path, options->check ? "checking" : "packing",
+    bp_print(what, sizeof what, "%s: %s %zu item%s", answer->path, options->check ? "checking" : "packing",
              item_count(answer), cli_plural(item_count(answer)));
     progress_watch(&p, what, describe_search, NULL);
     int code = find_bound(answer);
@@ -223,7 +224,7 @@ static void pack_answer_reason(const pack_answer *answer, const pack_options *op
     unsigned long long capacity = options->capacity, bound = r->bound, proven = r->proven, bytes = r->bytes;
     *reason = '\0';
     if (*answer->fault != '\0')
-        snprintf(reason, PACK_REASON_CHARS, "%s", answer->fault);
+        bp_print(reason, PACK_REASON_CHARS, "%s", answer->fault);
     else if (r->outcome == BP_PACK_INFEASIBLE && r->bound > options->capacity)
         snprintf(reason, PACK_REASON_CHARS,
                  "infeasible, proven: %zu items that are live at the same time take %llu, the capacity is %llu",
@@ -258,7 +259,7 @@ static void pack_proof_text(const pack_answer *answer, char text[PACK_PROOF_CHAR
     if (*answer->fault != '\0')
         snprintf(text, PACK_PROOF_CHARS, "none: the offsets are not valid");
     else if (r->outcome == BP_PACK_PLACED && r->optimal)
-        snprintf(text, PACK_PROOF_CHARS, "proven optimal: the %s",
+        bp_print(text, PACK_PROOF_CHARS, "proven optimal: the %s",
                  r->bytes == r->bound ? "bound is reached" : "search is exhausted");
     else if (r->outcome == BP_PACK_INFEASIBLE)
         snprintf(text, PACK_PROOF_CHARS, "no placement takes less than %llu", (unsigned long long)r->proven);
@@ -297,12 +298,12 @@ static int pack_report_lines(const pack_answer *answer, const pack_options *opti
     bool color = cli_wants_color(options->color);
     const bp_packing *packing = bp_packing_file_packing(answer->file);
     size_t items = bp_packing_get_info(packing)->item_count, intervals = bp_packing_get_info(packing)->interval_count;
-    printf("%s%s%s: %zu item%s, live in %zu interval%s\n\n", color ? "\033[1m" : "", answer->path,
-           color ? "\033[0m" : "", items, cli_plural(items), intervals, cli_plural(intervals));
+    cli_print_title(answer->path, color);
+    cli_print(": %zu item%s, live in %zu interval%s\n\n", items, cli_plural(items), intervals, cli_plural(intervals));
 
     if (pack_answer_has_total(answer))
         print_amount(r->outcome == BP_PACK_PLACED ? "total" : "best", r->bytes, "");
-    snprintf(more, sizeof more, ", %zu item%s live at the same time", answer->witness_count,
+    bp_print(more, sizeof more, ", %zu item%s live at the same time", answer->witness_count,
              cli_plural(answer->witness_count));
     print_amount("bound", r->bound, more);
     if (pack_answer_has_total(answer))
@@ -514,7 +515,7 @@ static int write_files(const pack_answer *a, const pack_options *options, const 
         return EXIT_GO_ON;
     char title[256], proof[PACK_PROOF_CHARS];
     const char *slash = strrchr(a->path, '/');
-    snprintf(title, sizeof title, "%.120s: %zu item%s", slash != NULL ? slash + 1 : a->path, item_count(a),
+    bp_print(title, sizeof title, "%.120s: %zu item%s", slash != NULL ? slash + 1 : a->path, item_count(a),
              cli_plural(item_count(a)));
     pack_proof_text(a, proof);
     const packing_picture input = {.title = title,

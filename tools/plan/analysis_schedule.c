@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/print.h"
 #include "plan/analysis.h"
 #include "shared/cli.h"
 
@@ -101,7 +102,7 @@ static size_t next_request(const bp_buckets *buckets, int32_t role, size_t index
 /* "layers.3/all (grad)" */
 static void describe(const bp_buckets *buckets, const bp_request *r, const bp_bucket *b, char text[160])
 {
-    snprintf(text, 160, "%.60s/%.40s (%s)", bp_buckets_get_info(buckets)->units[b->unit].name,
+    bp_print(text, 160, "%.60s/%.40s (%s)", bp_buckets_get_info(buckets)->units[b->unit].name,
              cli_bucket(b->name, b->ordinal), bp_role_name((bp_role)r->role));
 }
 
@@ -122,10 +123,10 @@ static bool is_same_request(const bp_buckets *one, size_t index, const bp_bucket
         describe(other, &y, &c, needed);
     }
     if (*planned == '\0' || *needed == '\0')
-        snprintf(text, 512, *needed == '\0' ? "it lacks %s" : "%s is not in the plan",
+        bp_print(text, 512, *needed == '\0' ? "it lacks %s" : "%s is not in the plan",
                  *needed == '\0' ? planned : needed);
     else if (b.unit != c.unit || b.ordinal != c.ordinal || x.dtype != y.dtype || x.bytes != y.bytes)
-        snprintf(text, 512, "it has %llu bytes of %s for %s instead of %llu of %s for %s", (unsigned long long)y.bytes,
+        bp_print(text, 512, "it has %llu bytes of %s for %s instead of %llu of %s for %s", (unsigned long long)y.bytes,
                  bp_dtype_name(y.dtype), needed, (unsigned long long)x.bytes, bp_dtype_name(x.dtype), planned);
     return *text == '\0';
 }
@@ -158,7 +159,7 @@ static int compare(const char *path, const analysis *a, const bp_buckets *other)
         const char *name = bp_buckets_get_info(a->buckets)->units[u].name,
                    *others = bp_buckets_get_info(other)->units[u].name;
         if (strcmp(name, others) != 0) {
-            snprintf(text, sizeof text, "its unit %zu is \"%.80s\" instead of \"%.80s\"", u, others, name);
+            bp_print(text, sizeof text, "its unit %zu is \"%.80s\" instead of \"%.80s\"", u, others, name);
             return fail_difference(path, a, text);
         }
     }
@@ -291,9 +292,9 @@ const char *analysis_step_text(const analysis *a, uint32_t index, char text[STEP
         return text;
     bp_step step = info->steps[index];
     if (step.phase == BP_PHASE_OUTSIDE)
-        snprintf(text, STEP_TEXT_CHARS, "%s", whats[step.phase]);
+        bp_print(text, STEP_TEXT_CHARS, "%s", whats[step.phase]);
     else
-        snprintf(text, STEP_TEXT_CHARS, "%s %.100s", whats[step.phase], unit_name(a, step.unit));
+        bp_print(text, STEP_TEXT_CHARS, "%s %.100s", whats[step.phase], unit_name(a, step.unit));
     if (step.phase == BP_PHASE_COMBINED)
         cli_append(text, SCHEDULE_TEXT_CHARS, " beside forward of %.100s", unit_name(a, step.forward_unit));
     return text;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/print.h"
 #include "formats/snapshots/trace_file.h"
 #include "pictures/pictures.h"
 #include "plan/analysis.h"
@@ -36,7 +37,7 @@ static int write_files(const analysis *a, const plan_options *options, const out
     if (picture->path == NULL)
         return EXIT_GO_ON;
     char title[512], schedule[SCHEDULE_TEXT_CHARS];
-    snprintf(title, sizeof title, "%.120s\ndp %u, ep %u, tp %u, %s", a->name, options->dp, options->ep, options->tp,
+    bp_print(title, sizeof title, "%.120s\ndp %u, ep %u, tp %u, %s", a->name, options->dp, options->ep, options->tp,
              analysis_schedule_text(a, options, schedule));
     const picture_input input = {
         title, a->buckets, a->schedule, (const bp_plan *const *)a->plans, a->plan_count, plan_to_write(a, options)};

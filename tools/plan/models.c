@@ -166,7 +166,7 @@ static int print_folder(const char *folder, bool color)
     int count = scandir(folder, &entries, is_shown, alphasort);
     if (count < 0)
         return errno == ENOMEM ? cli_fail(EXIT_ENVIRONMENT, "out of memory") : EXIT_GO_ON;
-    printf("Models in %s:\n", folder);
+    cli_print("Models in %s:\n", folder);
     sheet s = sheet_new(color);
     sheet_add_columns(&s, "NAME|REPOSITORY|>PARAMETERS");
     int code = EXIT_GO_ON;

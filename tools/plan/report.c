@@ -1,4 +1,5 @@
 /* Plans as tables, and as the document bucketpool.report/1 (docs/reference/formats.md). */
+#include "core/print.h"
 #include "plan/analysis.h"
 
 #include <stdio.h>
@@ -126,15 +127,15 @@ static int table_print_totals(const analysis *a, const plan_options *options, bo
 
 void table_print_heading(const analysis *a, const plan_options *o)
 {
-    bool color = cli_wants_color(o->color);
-    printf("%s%s%s: %s parameters", color ? "\033[1m" : "", a->name, color ? "\033[0m" : "", cli_count(a->parameters));
+    cli_print_title(a->name, cli_wants_color(o->color));
+    printf(": %s parameters", cli_count(a->parameters));
     if (a->prediction_parameters > 0)
         printf(" (and %s in prediction layers)", cli_count(a->prediction_parameters));
     printf(" in %zu unit%s and %s %s\n", a->units, a->units == 1 ? "" : "s",
            cli_bytes(a->root_bytes > 0 ? a->root_bytes : a->state.outside),
            a->root_bytes > 0 ? "in the root group" : "outside units");
     if (a->notes[0] != '\0')
-        printf("%s\n", a->notes);
+        cli_print("%s\n", a->notes);
     char schedule[SCHEDULE_TEXT_CHARS];
     printf("dp %u, ep %u, tp %u, %s; %s buckets, %s padding, %s layout\n\n", o->dp, o->ep, o->tp,
            analysis_schedule_text(a, o, schedule), choice_name(options_bucketings, (int)a->bucketing),
@@ -158,7 +159,7 @@ static void add_role(sheet *s, const bp_plan_info *plan, const bp_plan_role *rol
             continue;
         char set_by[256];
         const bp_plan_request *largest = &plan->requests[b->set_by];
-        snprintf(set_by, sizeof set_by, "%.160s/%.80s", largest->unit, cli_bucket(largest->bucket, largest->ordinal));
+        bp_print(set_by, sizeof set_by, "%.160s/%.80s", largest->unit, cli_bucket(largest->bucket, largest->ordinal));
         sheet_add_row(s, policy, name, bp_dtype_name(b->dtype), cli_text("%u", b->rank), cli_text("%u", b->copies),
                       cli_bytes(b->bytes), cli_bytes(b->bytes * b->copies), set_by, NULL);
     }
@@ -189,10 +190,10 @@ static int print_buffers(const analysis *a, bool color)
 static void print_fit(const char *name, uint64_t needed, const plan_options *o)
 {
     bool fits = needed <= o->budget;
-    printf("%s: %s %s of %s (%s), %s %s activations and other memory.\n", name,
-           fits ? "fits" : "does not fit:", cli_bytes(needed), cli_bytes(o->budget), o->budget_name,
-           fits ? cli_bytes(o->budget - needed) : cli_bytes(needed - o->budget),
-           fits ? "are left for" : "too much before");
+    cli_print("%s: %s %s of %s (%s), %s %s activations and other memory.\n", name,
+              fits ? "fits" : "does not fit:", cli_bytes(needed), cli_bytes(o->budget), o->budget_name,
+              fits ? cli_bytes(o->budget - needed) : cli_bytes(needed - o->budget),
+              fits ? "are left for" : "too much before");
 }
 
 int table_print_model(const analysis *a, const plan_options *options)
@@ -207,7 +208,7 @@ int table_print_model(const analysis *a, const plan_options *options)
     for (size_t p = 0; p < a->plan_count; p++) {
         const bp_plan_info *plan = bp_plan_get_info(a->plans[p]);
         if (!plan->feasible)
-            printf("\n%s is infeasible: %s.\n", bp_policy_name(plan->policy), plan->infeasible_because);
+            cli_print("\n%s is infeasible: %s.\n", bp_policy_name(plan->policy), plan->infeasible_because);
     }
     advice_print_verdict(a);
     if (options->budget > 0) {
@@ -263,7 +264,8 @@ int table_print_models(const analysis *analyses, size_t count, const plan_option
     for (size_t i = 0; code == EXIT_GO_ON && i < count; i++) {
         if (analyses[i].notes[0] == '\0')
             continue;
-        printf("%s%s: %s\n", noted ? "" : "\n", analyses[i].name, analyses[i].notes);
+        fputs(noted ? "" : "\n", stdout);
+        cli_print("%s: %s\n", analyses[i].name, analyses[i].notes);
         noted = true;
     }
     return code;

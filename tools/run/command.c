@@ -1,4 +1,5 @@
 /* `bucketpool run`: drives training steps through a pool of the plan and checks every byte. */
+#include "core/print.h"
 #include "run/run.h"
 
 #include <bucketpool/formats.h>
@@ -60,7 +61,7 @@ static bp_status check_room(const bp_plan_info *plan, uint64_t limit, const char
     char text[160];
     if (plan->stable || limit == 0 || plan->bytes <= limit)
         return BP_OK;
-    snprintf(text, sizeof text, "the plan takes up to %s, but a run may use only %s of the %s memory",
+    bp_print(text, sizeof text, "the plan takes up to %s, but a run may use only %s of the %s memory",
              cli_bytes(plan->bytes), cli_bytes(limit), whose);
     return bp_error_record(BP_ERR_NO_DEVICE_MEMORY, text);
 }
@@ -89,7 +90,7 @@ static bp_status make_cuda(const run_options *options, const bp_plan_info *plan,
     if (status != BP_OK)
         return status;
     const bp_cuda_info *info = bp_cuda_get_info(setup->device);
-    snprintf(setup->device_model, sizeof setup->device_model, "%s", info->name);
+    bp_print(setup->device_model, sizeof setup->device_model, "%s", info->name);
     setup->steps_ahead = steps_ahead(plan, info->total_bytes / 8 * 7);
     return check_room(plan, info->total_bytes / 8 * 7, "device's");
 }
@@ -221,7 +222,7 @@ static void run_setup_finish(run_setup *setup)
 static void note(run_profile *profile, bp_status status)
 {
     if (status != BP_OK && profile->failure[0] == '\0')
-        snprintf(profile->failure, sizeof profile->failure, "%s", bp_error_detail());
+        bp_print(profile->failure, sizeof profile->failure, "%s", bp_error_detail());
 }
 
 static bool show_progress(void *user, uint64_t steps_done)
@@ -266,7 +267,7 @@ static int drive(const run_options *options, const analysis *a, run_setup *setup
         status = driver_end(setup->driver);
     outcome->status = status;
     if (status != BP_OK) {
-        snprintf(outcome->detail, sizeof outcome->detail, "%s", bp_error_detail());
+        bp_print(outcome->detail, sizeof outcome->detail, "%s", bp_error_detail());
         driver_drain(setup->driver);
     }
     run_profile *profile = &setup->profile;

@@ -1,5 +1,6 @@
 /* The plan of a run: made here or read from a file, then scaled down by a power of two. The layout stays the same,
  * but the slabs fit this machine. */
+#include "core/print.h"
 #include "run/run.h"
 
 #include <bucketpool/formats.h>
@@ -175,13 +176,13 @@ static void describe_option(const char *key, const char *value, char text[160])
     for (char *c = option; *c != '\0'; c++)
         *c = *c == '_' ? '-' : *c;
     if (strcmp(key, "schedule") == 0)
-        snprintf(text, 160, "for the schedule \"%s\"", value != NULL ? value : "");
+        bp_print(text, 160, "for the schedule \"%s\"", value != NULL ? value : "");
     else if (value == NULL || (is_one_of(key, flags) && strcmp(value, "0") == 0))
-        snprintf(text, 160, "without --%s%s%.40s", option, unit != NULL ? " " : "", unit != NULL ? unit : "");
+        bp_print(text, 160, "without --%s%s%.40s", option, unit != NULL ? " " : "", unit != NULL ? unit : "");
     else if (is_one_of(key, flags))
-        snprintf(text, 160, "with --%s", option);
+        bp_print(text, 160, "with --%s", option);
     else
-        snprintf(text, 160, "with --%s %.40s%s%.40s", option, unit != NULL ? unit : "", unit != NULL ? "=" : "", value);
+        bp_print(text, 160, "with --%s %.40s%s%.40s", option, unit != NULL ? unit : "", unit != NULL ? "=" : "", value);
 }
 
 /* Finds the first option that differs, and formats both values ("with --dp 64"). Options of the search are ignored. */
@@ -279,7 +280,7 @@ int run_plan_init(const run_options *options, const analysis *a, run_plan *plan)
     *plan = (run_plan){.scale = 1};
     progress p;
     char what[160];
-    snprintf(what, sizeof what, "%s: planning policy %s", a->name, bp_policy_name(options->policy));
+    bp_print(what, sizeof what, "%s: planning policy %s", a->name, bp_policy_name(options->policy));
     progress_watch(&p, options->plan != NULL ? "checking the plan" : what, NULL, NULL);
     int code = options->plan != NULL ? read_plan(options, a, plan) : plan_here(options, a, plan);
     progress_unwatch(&p);

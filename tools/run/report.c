@@ -1,4 +1,5 @@
 /* The report of `run`: lines, or the document bucketpool.run/1. */
+#include "core/print.h"
 #include "run/run.h"
 
 #include <stdio.h>
@@ -48,14 +49,14 @@ const char *run_failure_text(const run_setup *setup, const analysis *a, const ru
     driver_position at = position_of(outcome);
     char place[STEP_TEXT_CHARS + 64], what[STEP_TEXT_CHARS];
     *text = '\0';
-    snprintf(place, sizeof place, "training step %llu, schedule step %u (%s)", (unsigned long long)at.iteration + 1,
+    bp_print(place, sizeof place, "training step %llu, schedule step %u (%s)", (unsigned long long)at.iteration + 1,
              at.step, analysis_step_text(a, at.step, what));
     if (was_refused(outcome)) {
-        snprintf(text, 1024, "%s: %s", place, outcome->detail);
+        bp_print(text, 1024, "%s: %s", place, outcome->detail);
     } else if (outcome->result.corrupted > 0) {
         const driver_corruption *c = &outcome->result.first;
         request_names names = names_of(a, c->request);
-        snprintf(text, 1024, "%s: %.120s/%.80s (%s) is corrupted: byte %llu of %llu is 0x%02x instead of 0x%02x", place,
+        bp_print(text, 1024, "%s: %.120s/%.80s (%s) is corrupted: byte %llu of %llu is 0x%02x instead of 0x%02x", place,
                  names.unit, names.bucket, names.role, (unsigned long long)c->difference.offset,
                  (unsigned long long)bp_pool_get_info(setup->pool)->requests[c->request].bytes, c->difference.found,
                  c->difference.expected);

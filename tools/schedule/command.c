@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/print.h"
 #include "pictures/pictures.h"
 #include "plan/analysis.h"
 #include "schedule/view.h"
@@ -119,7 +120,7 @@ static const char *schedule_request_text(const schedule_view *v, uint32_t reques
     request_view r;
     *text = '\0';
     if (schedule_view_request(v, request, &r))
-        snprintf(text, EVENTS_TEXT_CHARS, "%.160s/%.80s (%s)", r.unit, cli_bucket(r.bucket.name, r.bucket.ordinal),
+        bp_print(text, EVENTS_TEXT_CHARS, "%.160s/%.80s (%s)", r.unit, cli_bucket(r.bucket.name, r.bucket.ordinal),
                  bp_role_name((bp_role)r.request.role));
     return text;
 }
@@ -190,7 +191,7 @@ static void add_step(sheet *s, const schedule_view *v, uint32_t index)
 {
     char units[256], acquired[EVENTS_TEXT_CHARS], released[EVENTS_TEXT_CHARS];
     bp_step step = bp_schedule_get_info(v->analysed->schedule)->steps[index];
-    snprintf(units, sizeof units, "%.120s%s%.120s", unit_name(v, step.unit), step.forward_unit >= 0 ? " | " : "",
+    bp_print(units, sizeof units, "%.120s%s%.120s", unit_name(v, step.unit), step.forward_unit >= 0 ? " | " : "",
              unit_name(v, step.forward_unit) + (step.forward_unit >= 0 ? v->common_chars : 0));
     sheet_add_row(s, cli_text("%u", index), schedule_view_phase_name(step.phase), units,
                   schedule_events_text(v, index, true, acquired),
@@ -243,8 +244,8 @@ static void print_overlaps(const schedule_view *v)
         "\n%zu pair%s never live together, but kept apart: the later one is acquired under the earlier one's work.\n",
         count, count == 1 ? " is" : "s are");
     for (size_t i = 0; i < count && i < MOST_PAIRS; i++)
-        printf("  %s after %s\n", schedule_request_text(v, overlaps[i].later, later),
-               schedule_request_text(v, overlaps[i].earlier, earlier));
+        cli_print("  %s after %s\n", schedule_request_text(v, overlaps[i].later, later),
+                  schedule_request_text(v, overlaps[i].earlier, earlier));
     if (count > MOST_PAIRS)
         printf("  and %zu more; --json lists all\n", count - MOST_PAIRS);
 }
@@ -262,7 +263,8 @@ static int schedule_table_print(const schedule_view *v, const plan_options *opti
     table_print_heading(v->analysed, options);
 
     const analysis *a = v->analysed;
-    printf("%u steps of %zu unit%s; acquired and released on the lanes ", v->steps, a->units, a->units == 1 ? "" : "s");
+    cli_print("%u steps of %zu unit%s; acquired and released on the lanes ", v->steps, a->units,
+              a->units == 1 ? "" : "s");
 
     static const char *const names[] = {"gather", "compute", "reduce", "outer_reduce"};
     uint32_t used = 0;
@@ -273,9 +275,9 @@ static int schedule_table_print(const schedule_view *v, const plan_options *opti
         if (!(used & 1u << lane))
             continue;
         if (lane < sizeof names / sizeof *names)
-            printf("%s%s", separator, names[lane]);
+            cli_print("%s%s", separator, names[lane]);
         else
-            printf("%s%u", separator, lane);
+            cli_print("%s%u", separator, lane);
         separator = ", ";
     }
 
@@ -283,8 +285,8 @@ static int schedule_table_print(const schedule_view *v, const plan_options *opti
     for (size_t i = 0; i < v->role_count; i++) {
         char text[STEP_TEXT_CHARS];
         const live_bytes *live = &v->roles[i];
-        printf("  %s %s in step %u (%s)\n", schedule_view_role_name(live), cli_bytes(live->peak_bytes), live->peak_step,
-               analysis_step_text(a, live->peak_step, text));
+        cli_print("  %s %s in step %u (%s)\n", schedule_view_role_name(live), cli_bytes(live->peak_bytes),
+                  live->peak_step, analysis_step_text(a, live->peak_step, text));
     }
     putchar('\n');
 
@@ -459,7 +461,7 @@ static int draw(const command_options *o, const schedule_view *v, const output *
     if (picture->path == NULL)
         return EXIT_GO_ON;
     char subtitle[SCHEDULE_TEXT_CHARS + 64], schedule[SCHEDULE_TEXT_CHARS];
-    snprintf(subtitle, sizeof subtitle, "dp %u, ep %u, tp %u, %s", o->planning.dp, o->planning.ep, o->planning.tp,
+    bp_print(subtitle, sizeof subtitle, "dp %u, ep %u, tp %u, %s", o->planning.dp, o->planning.ep, o->planning.tp,
              analysis_schedule_text(v->analysed, &o->planning, schedule));
     const char *error = picture_draw_schedule(v, subtitle, picture);
     return error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "--plot %s: %s", o->planning.plot, error);

@@ -13,15 +13,15 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "core/print.h"
+
 int cli_fail(int code, const char *format, ...)
 {
     char text[2048]; /* paths and option values may be long */
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    bp_vprint(text, sizeof text, format, args);
     va_end(args);
-    for (char *c = text; *c != '\0'; c++)
-        *c = (unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c;
     fprintf(stderr, "%sbucketpool: %s\n", isatty(STDERR_FILENO) ? "\r\033[K" : "", text); /* erases a progress line */
     return code;
 }
@@ -72,9 +72,37 @@ const char *cli_text(const char *format, ...)
     char *text = texts[next++ % 16];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof texts[0], format, args);
+    bp_vprint(text, sizeof texts[0], format, args);
     va_end(args);
     return text;
+}
+
+static void print_formatted(const char *format, va_list args)
+{
+    char text[1024], *longer = NULL;
+    va_list again;
+    va_copy(again, args);
+    size_t bytes = bp_vprint(text, sizeof text, format, args);
+    if (bytes >= sizeof text && (longer = malloc(bytes + 1)) != NULL)
+        bp_vprint(longer, bytes + 1, format, again);
+    va_end(again);
+    fputs(longer != NULL ? longer : text, stdout);
+    free(longer);
+}
+
+void cli_print(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    print_formatted(format, args);
+    va_end(args);
+}
+
+void cli_print_title(const char *title, bool color)
+{
+    fputs(color ? "\033[1m" : "", stdout);
+    cli_print("%s", title);
+    fputs(color ? "\033[0m" : "", stdout);
 }
 
 void cli_print_line(const char *label, const char *format, ...)
@@ -82,7 +110,7 @@ void cli_print_line(const char *label, const char *format, ...)
     va_list args;
     printf("%-10s", label);
     va_start(args, format);
-    vprintf(format, args);
+    print_formatted(format, args);
     va_end(args);
     putchar('\n');
 }
@@ -92,7 +120,7 @@ void cli_append(char *text, size_t room, const char *format, ...)
     size_t length = strlen(text);
     va_list args;
     va_start(args, format);
-    vsnprintf(text + length, room - length, format, args);
+    bp_vprint(text + length, room - length, format, args);
     va_end(args);
 }
 

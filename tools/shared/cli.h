@@ -39,7 +39,8 @@ typedef struct command_row {
 } command_row;
 extern const command_row cli_commands[], cli_benchmarks[];
 
-/* "bucketpool: <text>" on standard error, one line: control characters are shown as '?'. Returns `code`. */
+/* "bucketpool: <text>" on standard error, one line. Text from files and arguments is shown as bp_vprint (core/print.h) shows it, here and in all
+ * functions below. Returns `code`. */
 __attribute__((format(printf, 2, 3))) int cli_fail(int code, const char *format, ...);
 /* Flushes standard output: EXIT_GO_ON, or the exit code after a message; without a message where its reader has ended. */
 int cli_flush(void);
@@ -57,6 +58,9 @@ int cli_fail_status(bp_status status);
 
 /* Formats at most 47 characters. The text is valid until the 16th later call of this or of the functions below. */
 __attribute__((format(printf, 1, 2))) const char *cli_text(const char *format, ...);
+/* printf for text from files and arguments. The title is bold. */
+__attribute__((format(printf, 1, 2))) void cli_print(const char *format, ...);
+void cli_print_title(const char *title, bool color);
 /* Prints "label     text\n". */
 __attribute__((format(printf, 2, 3))) void cli_print_line(const char *label, const char *format, ...);
 /* Appends to `text`, cut to `room` characters in all. */

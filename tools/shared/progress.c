@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/print.h"
 #include "shared/machine.h"
 
 #define TERMINAL_FIRST 0.5
@@ -80,7 +81,7 @@ void progress_show(progress *p, uint64_t done)
     }
     if (done > 0)
         clock_text((now - p->started) * (1 - part) / part, left);
-    snprintf(text, sizeof text, "%s%s %llu of %llu, %.0f %%%s%s%s", bar, p->what, (unsigned long long)done,
+    bp_print(text, sizeof text, "%s%s %llu of %llu, %.0f %%%s%s%s", bar, p->what, (unsigned long long)done,
              (unsigned long long)p->total, 100 * part, done > 0 ? ", " : "", left, done > 0 ? " left" : "");
     print(p, now, text);
 }
@@ -105,7 +106,7 @@ static void *watch(void *user)
             clock_text(now - p->started, spent);
             if (p->detail != NULL)
                 p->detail(p->user, detail);
-            snprintf(text, sizeof text, "%.120s%s, %s so far", p->what, detail, spent);
+            bp_print(text, sizeof text, "%.120s%s, %s so far", p->what, detail, spent);
             print(p, now, text);
         }
         struct timespec until = {0};

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/print.h"
 #include "shared/cli.h"
 
 sheet sheet_new(bool color)
@@ -41,7 +42,12 @@ void sheet_add_line(sheet *s)
 
 void sheet_set_cell(sheet *s, size_t column, const char *text)
 {
-    s->failed = s->failed || scols_line_set_data(s->line, column, text) != 0;
+    char shown[512], *longer = NULL;
+    size_t bytes = bp_print(shown, sizeof shown, "%s", text);
+    if (bytes >= sizeof shown && (longer = malloc(bytes + 1)) != NULL)
+        bp_print(longer, bytes + 1, "%s", text);
+    s->failed = s->failed || scols_line_set_data(s->line, column, longer != NULL ? longer : shown) != 0;
+    free(longer);
 }
 
 void sheet_add_cell(sheet *s, const char *text)
@@ -71,7 +77,7 @@ static const char *find_cell(const char *text, const struct libscols_cell *cell)
 {
     const char *data = scols_cell_get_data(cell);
     for (const char *c = data; c != NULL && *c != '\0'; c++) {
-        if (*c < ' ' || *c == 0x7f || *c == '\\')
+        if (*c < ' ' || *c == '\\')
             return text;
     }
     const char *found = data != NULL ? strstr(text, data) : text;

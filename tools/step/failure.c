@@ -17,7 +17,7 @@ static void print_native_frames(const step_answer *a, uint32_t stack)
         const bp_trace_frame *frame = &trace->frames[trace->stacks[stack].frames[i]];
         const size_t chars = bp_trace_function_chars(frame->function);
         if (shown > 0 || frame == a->places.all[stack].frame) {
-            printf("  at %.*s\n", (int)(chars < 200 ? chars : 200), frame->function);
+            cli_print("  at %.*s\n", (int)(chars < 200 ? chars : 200), frame->function);
             shown++;
         }
     }
@@ -37,9 +37,9 @@ static void print_frames(const step_answer *a, uint32_t stack)
         const bp_trace_frame *frame = &trace->frames[trace->stacks[stack].frames[i]];
         if (!bp_trace_frame_is_python(frame) || a->places.is_foreign[trace->stacks[stack].frames[i]] == has_own)
             continue;
-        printf("  at %.200s:%llu", step_file(frame->file), (unsigned long long)frame->line);
+        cli_print("  at %.200s:%llu", step_file(frame->file), (unsigned long long)frame->line);
         if (strcmp(frame->function, "<module>") != 0)
-            printf(" %.200s", frame->function);
+            cli_print(" %.200s", frame->function);
         putchar('\n');
         shown++;
     }
@@ -111,7 +111,8 @@ static void print_remedy(const step_answer *a)
             "serve the request.");
         break;
     case BP_FAILURE_FULL:
-        printf("%s more are needed, whatever the allocator: less must be live at this moment.\n", cli_bytes(missing));
+        cli_print("%s more are needed, whatever the allocator: less must be live at this moment.\n",
+                  cli_bytes(missing));
         break;
     }
 }
@@ -122,8 +123,8 @@ static void print_list(const step_answer *a)
     printf("%llu requests found no memory; the one with most live bytes is told here:\n",
            (unsigned long long)a->failures);
     for (size_t i = 0; i < shown; i++)
-        printf("  event %u: a request of %s, %s live\n", a->listed[i].event,
-               cli_bytes(a->trace->events[a->listed[i].event].bytes), cli_bytes(a->listed[i].live_bytes));
+        cli_print("  event %u: a request of %s, %s live\n", a->listed[i].event,
+                  cli_bytes(a->trace->events[a->listed[i].event].bytes), cli_bytes(a->listed[i].live_bytes));
     if (a->failures > shown)
         printf("  and %llu more\n", (unsigned long long)a->failures - shown);
 }
@@ -133,22 +134,22 @@ int step_report_failure(const step_answer *a, const step_options *options)
     const bp_trace *t = a->trace;
     const bp_trace_event *request = &t->events[a->failed.event];
     const step_holders *live = &a->at_failure[options->by];
-    printf("OUT OF MEMORY at event %u, %.3f s after the first: a request of %s on stream %llu\n", a->failed.event,
-           (double)(request->time_us - t->events[0].time_us) / 1e6, cli_bytes(request->bytes),
-           (unsigned long long)t->streams[request->stream]);
+    cli_print("OUT OF MEMORY at event %u, %.3f s after the first: a request of %s on stream %llu\n", a->failed.event,
+              (double)(request->time_us - t->events[0].time_us) / 1e6, cli_bytes(request->bytes),
+              (unsigned long long)t->streams[request->stream]);
     print_frames(a, request->stack);
     if (a->failures > 1)
         print_list(a);
     if (a->failed.reserved_bytes > 0)
-        printf("%s were live, PyTorch had %s from the driver, and the device had %s free\n\n", cli_bytes(live->bytes),
-               cli_bytes(a->failed.reserved_bytes), cli_bytes(request->address));
+        cli_print("%s were live, PyTorch had %s from the driver, and the device had %s free\n\n",
+                  cli_bytes(live->bytes), cli_bytes(a->failed.reserved_bytes), cli_bytes(request->address));
     else
-        printf("%s were live, and the device had %s free\n\n", cli_bytes(live->bytes), cli_bytes(request->address));
+        cli_print("%s were live, and the device had %s free\n\n", cli_bytes(live->bytes), cli_bytes(request->address));
     if (a->failed.reserved_bytes > 0) {
         CLI_TRY(print_free(a, options));
         print_remedy(a);
     }
-    printf("\nLive when the request failed: %s\n", cli_bytes(live->bytes));
+    cli_print("\nLive when the request failed: %s\n", cli_bytes(live->bytes));
     CLI_TRY(step_report_holders(live, options));
     putchar('\n');
     return EXIT_GO_ON;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/fail.h"
+#include "core/print.h"
 #include "pictures/pictures.h"
 #include "plan/from_info.h"
 #include "step/step.h"
@@ -168,7 +169,7 @@ static int find_groups(step_picture *p, step_grouping by)
                 drawn += bp_step_round(item->bytes);
         }
         if (is_used)
-            snprintf(p->group_names[p->group_count++], PICTURE_LABEL_CHARS, "%.300s: %s at the peak",
+            bp_print(p->group_names[p->group_count++], PICTURE_LABEL_CHARS, "%.300s: %s at the peak",
                      step_holder_name(&holders.all[i], by, name), cli_bytes(drawn));
     }
     free(holders.all);
@@ -183,7 +184,7 @@ static int find_groups(step_picture *p, step_grouping by)
             if (p->groups[other] == PICTURE_GROUPS && (is_last || is_in_group(p, by, other, &group)))
                 p->groups[other] = (uint8_t)p->group_count;
         }
-        snprintf(p->group_names[p->group_count++], PICTURE_LABEL_CHARS, "%.300s",
+        bp_print(p->group_names[p->group_count++], PICTURE_LABEL_CHARS, "%.300s",
                  is_last ? "others" : step_holder_name(&holder, by, name));
     }
     return EXIT_GO_ON;
@@ -205,13 +206,13 @@ static int draw(step_picture *p, const step_options *options, const output *to)
     if (status != BP_OK)
         return cli_fail_status(status);
     CLI_TRY(find_groups(p, options->by == STEP_BY_PLACE ? STEP_BY_KIND : (step_grouping)options->by));
-    snprintf(title, sizeof title, "%.120s: %zu allocations of a step", step_file(p->answer->path), p->kind->count);
+    bp_print(title, sizeof title, "%.120s: %zu allocations of a step", step_file(p->answer->path), p->kind->count);
     const uint64_t outside = p->answer->plan.outside_bytes;
-    snprintf(proof, sizeof proof, "planned %s, peak live %s%s; beside them %s live during whole steps%s",
+    bp_print(proof, sizeof proof, "planned %s, peak live %s%s; beside them %s live during whole steps%s",
              cli_bytes(p->kind->bytes), cli_bytes(p->kind->lower_bound_bytes),
              p->answer->plan.optimal ? ": optimal" : "", cli_bytes(p->answer->plan.persistent_bytes),
              outside > 0 ? cli_text(", and %s not planned", cli_bytes(outside)) : "");
-    snprintf(peak, sizeof peak, "peak: %s live", cli_bytes(p->step->peak_bytes));
+    bp_print(peak, sizeof peak, "peak: %s live", cli_bytes(p->step->peak_bytes));
     const packing_picture input = {.title = title,
                                    .proof = proof,
                                    .packing = p->packing,

@@ -1,4 +1,5 @@
 /* Sums live allocations of a moment up: by place in the code, by module, by phase, by kind. */
+#include "core/print.h"
 #include "step/step.h"
 
 #include <ctype.h>
@@ -80,9 +81,9 @@ static const char *place_name(const step_holder *holder, bool has_line, char tex
         return holder->phase == BP_TRACE_PHASE_BACKWARD ? "backward, without frames" : "without frames";
     bool has_file = bp_trace_frame_is_python(frame) || *frame->function == '\0'; /* a name of C++ is long enough */
     if (has_file && has_line && frame->line > 0)
-        snprintf(text, STEP_NAME_CHARS, "%.150s:%llu", step_file(frame->file), (unsigned long long)frame->line);
+        bp_print(text, STEP_NAME_CHARS, "%.150s:%llu", step_file(frame->file), (unsigned long long)frame->line);
     else if (has_file)
-        snprintf(text, STEP_NAME_CHARS, "%.150s", step_file(frame->file));
+        bp_print(text, STEP_NAME_CHARS, "%.150s", step_file(frame->file));
     append_function(frame->function, text);
     return text[0] == ' ' ? text + 1 : text;
 }

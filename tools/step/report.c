@@ -1,4 +1,5 @@
 /* The report of `step`: tables. */
+#include "core/print.h"
 #include "step/step.h"
 
 #include <stdio.h>
@@ -28,15 +29,16 @@ static void print_warnings(const step_answer *a, const char *prefix)
 {
     const bool are_several = a->steps.count > 1;
     if (misses_peak(a))
-        printf("%sWarning: the peak of the recording, %s, is not in %s, which reach%s %s\n", prefix,
-               cli_bytes(a->peak_bytes), are_several ? "the steps after the first" : "the step",
-               are_several ? "" : "es", cli_bytes(step_steps_peak(a)));
+        cli_print("%sWarning: the peak of the recording, %s, is not in %s, which reach%s %s\n", prefix,
+                  cli_bytes(a->peak_bytes), are_several ? "the steps after the first" : "the step",
+                  are_several ? "" : "es", cli_bytes(step_steps_peak(a)));
     if (a->allocations.replaced > 0)
-        printf("%s%llu of the allocations %s made where one was live: the free of that one is missing\n", prefix,
-               (unsigned long long)a->allocations.replaced, a->allocations.replaced == 1 ? "was" : "were");
+        cli_print("%s%llu of the allocations %s made where one was live: the free of that one is missing\n", prefix,
+                  (unsigned long long)a->allocations.replaced, a->allocations.replaced == 1 ? "was" : "were");
     if (a->allocations.unknown > 0)
-        printf("%s%llu event%s of unknown kinds (\"%.40s\") left out\n", prefix,
-               (unsigned long long)a->allocations.unknown, cli_plural(a->allocations.unknown), a->trace->unknown_name);
+        cli_print("%s%llu event%s of unknown kinds (\"%.40s\") left out\n", prefix,
+                  (unsigned long long)a->allocations.unknown, cli_plural(a->allocations.unknown),
+                  a->trace->unknown_name);
 }
 
 static void print_heading(const step_answer *a)
@@ -44,9 +46,9 @@ static void print_heading(const step_answer *a)
     const bp_steps *s = &a->steps;
     const bp_trace *t = a->trace;
     uint64_t span = t->events[t->event_count - 1].time_us - t->events[0].time_us;
-    printf("%s, cuda:%u: %zu event%s in %.3f s, %zu allocation%s on %zu stream%s\n", step_file(a->path), t->device,
-           t->event_count, cli_plural(t->event_count), (double)span / 1e6, a->allocations.count,
-           cli_plural(a->allocations.count), t->stream_count, cli_plural(t->stream_count));
+    cli_print("%s, cuda:%u: %zu event%s in %.3f s, %zu allocation%s on %zu stream%s\n", step_file(a->path), t->device,
+              t->event_count, cli_plural(t->event_count), (double)span / 1e6, a->allocations.count,
+              cli_plural(a->allocations.count), t->stream_count, cli_plural(t->stream_count));
     size_t least = SIZE_MAX, most = 0;
     for (size_t i = 0; i < s->count; i++) {
         least = s->steps[i].count < least ? s->steps[i].count : least;
@@ -60,9 +62,9 @@ static void print_heading(const step_answer *a)
              "one "
              "step");
     else
-        printf("%zu %s step%s of %s allocations, %s alike\n", s->count,
-               s->source == BP_STEPS_MARKED ? "marked" : "complete", s->count == 1 ? "" : "s", counts,
-               share(s->matched, s->allocations));
+        cli_print("%zu %s step%s of %s allocations, %s alike\n", s->count,
+                  s->source == BP_STEPS_MARKED ? "marked" : "complete", s->count == 1 ? "" : "s", counts,
+                  share(s->matched, s->allocations));
     print_warnings(a, "");
     if (a->allocations.live_at_start > 0)
         printf("%zu allocation%s live before the oldest event\n", a->allocations.live_at_start,
@@ -147,8 +149,8 @@ static int print_causes(const step_answer *a, const step_options *options)
                 {"of other streams", "segments without live blocks, of other streams", c->other_stream},
                 {"private pools", "free memory of graphs and MemPools", c->private_pool}};
     uint64_t reserved = a->default_at_peak;
-    printf("\nAt the peak, the caching allocator has %s from the driver for %s of tensors (modelled)\n",
-           cli_bytes(reserved), cli_bytes(a->peak[STEP_BY_PLACE].requested_bytes));
+    cli_print("\nAt the peak, the caching allocator has %s from the driver for %s of tensors (modelled)\n",
+              cli_bytes(reserved), cli_bytes(a->peak[STEP_BY_PLACE].requested_bytes));
     sheet s = sheet_new(cli_wants_color((cli_color)options->color));
     sheet_add_columns(&s, "CAUSE|>BYTES|>OF RESERVED|");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -212,10 +214,10 @@ int step_report_holders(const step_holders *holders, const step_options *options
 static int print_peak(const step_answer *a, const step_options *options)
 {
     if (a->peak_event == BP_TRACE_NONE)
-        printf("\nThe peak: %s live before the first event\n", cli_bytes(a->peak_bytes));
+        cli_print("\nThe peak: %s live before the first event\n", cli_bytes(a->peak_bytes));
     else
-        printf("\nThe peak: %s live at event %u, %.3f s after the first\n", cli_bytes(a->peak_bytes), a->peak_event,
-               (double)(a->trace->events[a->peak_event].time_us - a->trace->events[0].time_us) / 1e6);
+        cli_print("\nThe peak: %s live at event %u, %.3f s after the first\n", cli_bytes(a->peak_bytes), a->peak_event,
+                  (double)(a->trace->events[a->peak_event].time_us - a->trace->events[0].time_us) / 1e6);
     return step_report_holders(&a->peak[options->by], options);
 }
 
@@ -259,11 +261,11 @@ int step_report_all(const step_answer *answers, size_t count, const step_options
     CLI_TRY(sheet_finish(&s));
     for (size_t i = 0; i < count; i++) {
         char prefix[256];
-        snprintf(prefix, sizeof prefix, "%.200s, cuda:%u: ", step_file(answers[i].path), answers[i].trace->device);
+        bp_print(prefix, sizeof prefix, "%.200s, cuda:%u: ", step_file(answers[i].path), answers[i].trace->device);
         print_warnings(&answers[i], prefix);
         if (answers[i].failures == 0)
             continue;
-        printf("\n%s", prefix);
+        cli_print("\n%s", prefix);
         CLI_TRY(step_report_failure(&answers[i], options));
     }
     return EXIT_GO_ON;

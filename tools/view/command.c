@@ -1,4 +1,5 @@
 /* `bucketpool view`: reports snapshots as tables, JSON, a page and pictures. */
+#include "core/print.h"
 #include "view/view.h"
 
 #include <errno.h>
@@ -96,9 +97,9 @@ void view_file_label(const view_file *file, char label[VIEW_LABEL_CHARS])
 {
     const char *slash = strrchr(file->path, '/');
     if (!file->info->is_ours)
-        snprintf(label, VIEW_LABEL_CHARS, "%.100s", slash != NULL ? slash + 1 : file->path);
+        bp_print(label, VIEW_LABEL_CHARS, "%.100s", slash != NULL ? slash + 1 : file->path);
     else
-        snprintf(label, VIEW_LABEL_CHARS, "rank %u%s%.70s", file->info->rank,
+        bp_print(label, VIEW_LABEL_CHARS, "rank %u%s%.70s", file->info->rank,
                  *file->info->coordinates != '\0' ? " " : "", file->info->coordinates);
 }
 
@@ -108,7 +109,7 @@ void view_file_step(const view_file *file, char text[VIEW_LABEL_CHARS])
     if (file->info->has_step)
         snprintf(text, VIEW_LABEL_CHARS, "step %llu", (unsigned long long)file->info->step);
     else if (*file->info->label != '\0')
-        snprintf(text, VIEW_LABEL_CHARS, "%.100s", file->info->label);
+        bp_print(text, VIEW_LABEL_CHARS, "%.100s", file->info->label);
 }
 
 /* The pool with the highest peak; NULL: no pools. */
@@ -234,7 +235,7 @@ static int write_files(const view_file *files, size_t count, output *outputs)
                 return cli_fail(EXIT_BAD_INPUT, "%s %s: the snapshot has no pool to draw", to->option, to->path);
             view_file_label(file, label);
             view_file_step(file, step);
-            snprintf(title, sizeof title, "%.60s, %s%s%s", pool->info->name, label, *step != '\0' ? ", " : "", step);
+            bp_print(title, sizeof title, "%.60s, %s%s%s", pool->info->name, label, *step != '\0' ? ", " : "", step);
             const snapshot_picture input = {title, pool};
             const char *error = i == OUTPUT_SVG ? picture_draw_snapshot(&input, to) : picture_draw_flame(&input, to);
             code = error == NULL ? EXIT_GO_ON : cli_fail(EXIT_ENVIRONMENT, "%s %s: %s", to->option, to->path, error);

@@ -1,4 +1,5 @@
 /* The report of `view`: tables, the comparison of ranks, and the document bucketpool.view/1. */
+#include "core/print.h"
 #include "view/view.h"
 
 #include <stdio.h>
@@ -215,9 +216,9 @@ static int print_holders(const view_file *file, const view_pool *pool, bool colo
     holder *holders = find_holders(pool, &count);
     if (holders == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
-    printf("\nPool %s, at its peak of %s, %s%s: %zu %s live\n", pool->info->name, cli_bytes(pool->peak_bytes),
-           moment(file->info, pool->peak_ns), file->info->counts_events ? "" : " after the beginning",
-           pool->at_peak_count, noun);
+    cli_print("\nPool %s, at its peak of %s, %s%s: %zu %s live\n", pool->info->name, cli_bytes(pool->peak_bytes),
+              moment(file->info, pool->peak_ns), file->info->counts_events ? "" : " after the beginning",
+              pool->at_peak_count, noun);
     sheet s = sheet_new(color);
     sheet_add_columns(&s, is_ours ? "ROLE|UNIT|BUCKETS" : "KIND|MODULE OR FILE|FUNCTION");
     sheet_add_columns(&s, ">BYTES|>SHARE|>SINCE");
@@ -264,9 +265,10 @@ int view_report_file(const view_file *file, const view_options *options)
     char label[VIEW_LABEL_CHARS], step[VIEW_LABEL_CHARS];
     view_file_label(file, label);
     view_file_step(file, step);
-    printf("%s%s%s: ", color ? "\033[1m" : "", file->path, color ? "\033[0m" : "");
+    cli_print_title(file->path, color);
+    fputs(": ", stdout);
     if (file->info->is_ours)
-        printf("%s of %u%s%s, ", label, file->info->ranks, *step != '\0' ? ", " : "", step);
+        cli_print("%s of %u%s%s, ", label, file->info->ranks, *step != '\0' ? ", " : "", step);
     else
         printf("of PyTorch's allocator, ");
     uint64_t length_ns = file->info->last_time_ns - file->info->first_time_ns;
@@ -308,7 +310,7 @@ static bool add_metric(sheet *s, const view_file *files, size_t count, const cha
     view_file_label(&files[spread.most_file], most);
     if (spread.odd_file != SIZE_MAX) {
         view_file_label(&files[spread.odd_file], label);
-        snprintf(odd, sizeof odd, "%s: %s", label,
+        bp_print(odd, sizeof odd, "%s: %s", label,
                  amount(metric, metric->value(view_find_pool(&files[spread.odd_file], pool))));
     }
     bool same = spread.least == spread.most;
