@@ -292,7 +292,7 @@ class Files(unittest.TestCase):
             self.assert_refused(run(command, NANO, "--no-such-option"), 2,
                                 f'bucketpool: {command}: unknown option --no-such-option')
         self.assert_refused(run("plan", NANO, "--dp"), 2, "--dp")
-        self.assert_refused(run("plan", NANO, "--dp", "1\n2"), 2, "1?2")
+        self.assert_refused(run("plan", NANO, "--dp", "1\n2"), 2, "1<0A>2")
 
     def test_lost_output(self):
         for arguments in (["plan", NANO], ["plan", NANO, "--json"], ["explain", NANO], ["--help"], ["--version"],
