@@ -119,7 +119,7 @@ DOCUMENTS = {
     "step-memory.svg": ("step", os.path.join(FILES, "llama_steps.pickle")),
     "view-timeline.svg": ("view", os.path.join(FILES, "step_1", "snapshot_rank00.pickle")),
 }
-CHARACTERS = "aWi.-_/<>&'\"]]>%{}€éжЖ模型ﷺ\U0001F600\u202e\u0301\u200d "
+CHARACTERS = "aWi.-_/<>&'\"]]>%{}€éжЖ模型ﷺ\U0001F600\u0301\u200d "
 HOSTILE = {
     "one": units("only", lambda i: [1], 1),
     "few": units("layers", lambda i: [10**6 * (i + 1)], 3),
