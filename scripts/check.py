@@ -91,8 +91,11 @@ def run_tests(build, log, title, suites, without, options=(), env=None):
     """Runs the tests of suites (none: of all), counts them and shows their times; whether any ran."""
     words = [word for suite in suites for word in ("--suite", suite)] + [word for suite in without for word in ("--no-suite", suite)]
     # twice the time: another leg may run beside it. Failures are shown from meson's own log.
+    before = os.path.getsize(log) if os.path.exists(log) else 0
     execute(["meson", "test", "-C", build, "--timeout-multiplier=2", *words, *options], log, title, env=env)
-    results = count_tests(build)
+    results, counted = count_tests(build), progress.last_count(log, before)
+    if results and counted and len(results) < counted[1]:  # somebody has killed meson
+        count(title, "failed", f"ended after {len(results)} of {counted[1]} tests")
     if results:
         show_times(results)
     else:

@@ -55,17 +55,21 @@ def record(name):
         json.dump({**times, name: round(time.monotonic() - begun)}, file)
 
 
-def step(title, log, offset, since):
-    """A command's title with its last count, or its seconds where it has none."""
+def last_count(log, offset):
+    """The last [12/640] behind an offset of a log, as two numbers; nothing where there is none."""
     try:
         with open(log, "rb") as file:
             file.seek(max(offset, os.path.getsize(log) - 65536))
             found = COUNT.findall(file.read().decode(errors="replace"))
     except OSError:
         found = []
-    if found:
-        return f"{title} {found[-1][0] or found[-1][2]} of {found[-1][1] or found[-1][3]}"
-    return f"{title} {time.monotonic() - since:.0f} s"
+    return (int(found[-1][0] or found[-1][2]), int(found[-1][1] or found[-1][3])) if found else None
+
+
+def step(title, log, offset, since):
+    """A command's title with its last count, or its seconds where it has none."""
+    counted = last_count(log, offset)
+    return f"{title} {counted[0]} of {counted[1]}" if counted else f"{title} {time.monotonic() - since:.0f} s"
 
 
 def line():

@@ -87,6 +87,27 @@ class Progress(InFolder):
         self.assertTrue(lines[1].endswith("\r\x1b[K5 passed"), lines)
 
 
+class Legs(InFolder):
+    def run_tests(self, recorded):
+        """check.run_tests with a meson that announces three tests and records some."""
+        self.write("build/meson-logs/testlog.json", "".join(json.dumps({"name": name, "result": "OK", "duration": 1.0}) + "\n" for name in recorded))
+        self.write("bin/meson", "#!/bin/sh\necho '1/3 a OK 1.0s'\n")
+        program = ("import sys; sys.argv, scripts = ['check.py'], sys.argv[1]; sys.path.insert(0, scripts); import check; "
+                   "check.run_tests('build', 'plain.log', 'plain: tests', (), ()); sys.exit(check.finish())")
+        path = os.path.join(self.folder, "bin") + os.pathsep + os.environ["PATH"]
+        return subprocess.run([sys.executable, "-B", "-c", program, SCRIPTS], cwd=self.folder, env={**os.environ, "PATH": path}, capture_output=True,
+                              text=True, check=False, timeout=60)
+
+    def test_all_tests(self):
+        result = self.run_tests("abc")
+        self.assertEqual((result.returncode, result.stdout.splitlines()[-1]), (0, "3 passed, 0 failed, 0 skipped"), result.stderr)
+
+    def test_killed_half_way(self):
+        result = self.run_tests("a")
+        self.assertEqual((result.returncode, result.stdout.splitlines()[-1]), (1, "1 passed, 1 failed, 0 skipped"), result.stderr)
+        self.assertIn("plain: tests (ended after 1 of 3 tests)", result.stdout)
+
+
 class Packages(InFolder):
     """With an apt-get that takes its time; `sleep` of the scripts is short."""
 

@@ -44,7 +44,7 @@ class Architectures(unittest.TestCase):
         os.chmod(path, stat.S_IRWXU)
 
     def configure(self, *options, gpus=(), nvcc=EVERY):
-        """What meson says of the kernels. `gpus`: compute capabilities of this machine's; `nvcc`: the codes that it knows."""
+        """Configures, and returns what meson says of the kernels. `gpus`: compute capabilities of this machine's; `nvcc`: the codes that it knows."""
         self.write("bin/nvcc", f"#!/bin/sh\n[ \"$1\" = --list-gpu-code ] && printf '%s\\n' {nvcc}\nexit 0\n")
         self.write("bin/nvidia-smi", "#!/bin/sh\n" + "".join(f"echo {gpu}\n" for gpu in gpus) + ("" if gpus else "echo no devices were found\nexit 6\n"))
         path = os.path.join(self.folder, "bin") + os.pathsep + os.environ["PATH"]
