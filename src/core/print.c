@@ -82,7 +82,7 @@ static void add_to_spec(conversion *c, const char *text, size_t count)
 }
 
 /* The number of a width or precision; false: a negative one of a star. */
-static bool read_field(conversion *c, const char **at, int star, size_t *number)
+static bool read_directive(conversion *c, const char **at, int star, size_t *number)
 {
     char digits[16];
     if (**at == '*') {
@@ -162,11 +162,11 @@ size_t bp_vprint(char *text, size_t room, const char *format, va_list args)
             c.left = c.left || *at == '-';
             add_to_spec(&c, at, 1);
         }
-        if (!read_field(&c, &at, *at == '*' ? va_arg(args, int) : 0, &c.width))
+        if (!read_directive(&c, &at, *at == '*' ? va_arg(args, int) : 0, &c.width))
             c.left = true;
         if (*at == '.') {
             add_to_spec(&c, at++, 1);
-            c.has_precision = read_field(&c, &at, *at == '*' ? va_arg(args, int) : 0, &c.precision);
+            c.has_precision = read_directive(&c, &at, *at == '*' ? va_arg(args, int) : 0, &c.precision);
         }
         for (size_t i = 0; i < 2 && *at != '\0' && strchr("hlzjtL", *at) != NULL; i++)
             c.size[i] = *at++;
