@@ -463,7 +463,8 @@ class Names(InFolder):
              "\u4f60".encode() * 80, b"x" + "\u4f60".encode() * 80, b"xx" + "\U0001f600".encode() * 60)
 
     def shown(self, *arguments, code=None):
-        result = subprocess.run([PROGRAM.encode(), *arguments], capture_output=True, timeout=LIMIT, check=False)
+        result = subprocess.run([PROGRAM.encode(), *arguments], capture_output=True, timeout=LIMIT, check=False,
+                                cwd=self.folder)
         if code is not None:
             self.assertEqual(result.returncode, code, (arguments, result.stderr))
         self.assertIn(result.returncode, range(4), (arguments, result.stderr))
