@@ -52,7 +52,7 @@ def case_foreign_exceptions(rank, ranks):
                                                          if rank == 0 else 8))
     works(default_group)
     split = cp.PackedSplit([0, 2 * ranks], default_group)
-    told(rank, AttributeError, lambda: cp._Gathered.apply([1, 2] if rank == 0 else torch.ones(2), split, split.comm,
+    told(rank, errors.InvalidArgument, lambda: cp._Gathered.apply([1, 2] if rank == 0 else torch.ones(2), split, split.comm,
                                                           "packed", False))
     works(default_group)
 

@@ -145,7 +145,7 @@ def case_different_arguments(rank, ranks):
         (L.vocab_parallel_entropy(logits, default_group) if odd
          else L.logprobs_from_logits(logits, target, group=default_group))
 
-    expect(errors.Mismatch, other_outputs, who, "outputs")
+    expect(errors.Mismatch, other_outputs, "call different functions")
     ok = L.logprobs_from_logits(logits, target, group=default_group)  # the group is as good as before
     assert torch.isfinite(ok).all()
 
