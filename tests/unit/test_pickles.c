@@ -285,7 +285,7 @@ static void test_what_is_no_data(void **state)
     REFUSES(P4 "\x8c\x02os\x8c\x06system\x93.", "byte 14", "names the global os.system");
     REFUSES(P4 "NN\x93.", "names the global ?.?");
     REFUSES(P4 "\x93.", "takes 2 values");
-    REFUSES(P2 "c\x1b[31m\n\xff\n.", "names the global ?[31m.?");
+    REFUSES(P2 "c\x1b[31m\n\xff\n.", "names the global <1B>[31m.<FF>");
     const struct {
         char opcode;
         const char *name;
