@@ -348,7 +348,8 @@ static bp_status read_bad(bp_base *base)
 static bp_status fail_bad(const bp_base *base, uint64_t bad)
 {
     const int64_t distance = (int64_t)(bad & UINT32_MAX) - INT64_C(0x80000000), first = base->shards.first;
-    const long long target = (long long)(first + distance), last = (long long)(first + (int64_t)base->shards.vocab - 1);
+    const int64_t target_id = first + distance, last_id = first + (int64_t)base->shards.vocab - 1;
+    const long long target = target_id, last = last_id;
     const unsigned long long token = bad >> 32;
     if (distance >= 0 && (uint64_t)distance < base->shards.vocab)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,

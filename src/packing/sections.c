@@ -20,6 +20,8 @@ static bp_status add_section(builder *b, const uint32_t *entries, uint32_t count
     const bp_lists *lists = &b->sections.lists;
     bp_index_search search = bp_index_start(bp_hash(entries, count * sizeof *entries));
     for (uint32_t s = 0; bp_index_next(&b->known, &search, &s);) {
+        if (lists->first == NULL)
+            break; /* without lists nothing is known */
         uint32_t other = lists->first[s], end = lists->first[s + 1];
         if (end - other == count && lists->entries != NULL &&
             memcmp(lists->entries + other, entries, count * sizeof *entries) == 0)

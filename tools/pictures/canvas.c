@@ -400,7 +400,7 @@ static void draw_runs(picture *p, const picture_box *plot, const picture_box *bo
                     paint(&g, plot, &boxes[i]);
             }
         }
-        for (uint8_t colour = 0; colour < PICTURE_COLOURS; colour++) {
+        for (unsigned colour = 0; colour < PICTURE_COLOURS; colour++) {
             picture_print(p, "<path class=\"boxes\" shape-rendering=\"crispEdges\"");
             write_colour(p, "fill", picture_colours[colour]);
             picture_print(p, " d=\"");

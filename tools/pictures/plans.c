@@ -151,7 +151,7 @@ static bool stack_live(const page *p, pool *o)
     if (base == NULL)
         return false;
     bool good = true;
-    for (uint8_t kind = 0; kind < PICTURE_KINDS; kind++) {
+    for (unsigned kind = 0; kind < PICTURE_KINDS; kind++) {
         uint64_t *live = o->live + kind * (steps + 1);
         add_up(live, steps + 1);
         for (size_t begin = 0, end; begin < steps && good; begin = end) {

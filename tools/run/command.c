@@ -125,7 +125,7 @@ static int check_profile_folder(const char *folder)
     while (stat(existing, &about) != 0 && errno == ENOENT && strcmp(existing, "/") != 0 && strcmp(existing, ".") != 0) {
         char *slash = strrchr(existing, '/');
         if (slash == NULL)
-            strcpy(existing, ".");
+            memcpy(existing, ".", 2); /* it had a name */
         else
             slash[slash == existing] = '\0';
     }
