@@ -7,7 +7,7 @@ from . import _abi
 from ._library import call, configured, core
 from .handle import Handle, Owner, handle_of
 from .model import Model
-from .names import DType, decoded, dtype, dtype_name, encoded, mapping_of, member, role_bits, role_name
+from .names import DType, decoded, dtype, dtype_name, encoded, flag, mapping_of, member, role_bits, role_name
 
 
 __all__ = ["Bucket", "Buckets", "Request"]
@@ -91,7 +91,7 @@ class Buckets(Owner[BucketsHandle]):
                             ep=ep, roles=role_bits(roles), param_dtype=dtype(param_dtype), grad_dtype=dtype(grad_dtype),
                             grad_comm_dtype=dtype(grad_comm_dtype), main_grad_dtype=dtype(main_grad_dtype),
                             optimizer_dtype=dtype(optimizer_dtype), flat_alignment=flat_alignment,
-                            optimizer_tensors=optimizer_tensors, single_rank=int(single_rank))
+                            optimizer_tensors=optimizer_tensors, single_rank=flag(single_rank, "single_rank"))
         handle = BucketsHandle()
         call(core().bp_buckets_create, handle_of(model, Model, "model"), ctypes.byref(config), ctypes.byref(handle))
         self._handle = handle

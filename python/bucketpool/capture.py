@@ -9,7 +9,7 @@ from ._library import call, configured, core, viewed
 from .device import Stream
 from .errors import CaptureError
 from .handle import Handle, Owner, handle_of
-from .names import decoded, member, optional, whole
+from .names import decoded, list_of, member, optional, whole
 from .pool import Pool
 
 
@@ -57,9 +57,10 @@ class Capture(Owner[CaptureHandle]):
                  collectives: str = "auto") -> None:
         handle_of(pool, Pool, "pool")
         self.pool = pool
-        ids = (ctypes.c_uint32 * len(owned))(*[whole(id, 32, "an id") for id in owned])
+        ids = [whole(id, 32, "owned") for id in list_of(owned, "owned")]
         self._config = configured(core().bp_capture_config_init, _abi.bp_capture_config,
-                                  name=optional(name, "a capture's name"), owned=ids, owned_count=len(owned),
+                                  name=optional(name, "a capture's name"),
+                                  owned=(ctypes.c_uint32 * len(ids))(*ids), owned_count=len(ids),
                                   collectives=member("BP_CAPTURE_COLLECTIVES_", collectives, "collectives"))
 
     def __enter__(self) -> "Capture":

@@ -8,7 +8,7 @@ from ._library import call, configured, core, recorded, viewed
 from .device import Device
 from .errors import InvalidArgument
 from .handle import Handle, Owner, calling_back, handle_of
-from .names import decoded, encoded, function_of, optional, whole
+from .names import decoded, encoded, function_of, optional, shown, whole
 
 Exchange = Callable[[int, int, int], Any]  # mine, bytes, all: addresses of host memory
 AllGather = Callable[[int, int, int, int], Any]  # mine, all, bytes, stream
@@ -113,6 +113,8 @@ class Comm(Owner[CommHandle]):
 
         Raises CommError, RankTimeout, or the exception of the exchange function.
         """
+        if not isinstance(mine, bytes):
+            raise InvalidArgument(f"mine: expected bytes, got {shown(mine)}")
         everything = ctypes.create_string_buffer(len(mine) * self.ranks)
         call(core().bp_comm_exchange, self.handle, mine, len(mine), everything)
         return everything.raw
@@ -136,8 +138,8 @@ def _milliseconds(timeout: Optional[float]) -> int:
         return 0
     if timeout == 0:
         return _abi.BP_COMM_NO_TIMEOUT
-    if not 0.001 <= timeout <= 1000000:
-        raise InvalidArgument(f"timeout: expected seconds, 0 or in [0.001, 1000000], got {timeout!r}")
+    if not isinstance(timeout, (int, float)) or not 0.001 <= timeout <= 1000000:
+        raise InvalidArgument(f"timeout: expected seconds, 0 or in [0.001, 1000000], got {shown(timeout)}")
     return int(timeout * 1000)
 
 

@@ -10,8 +10,8 @@ from . import _abi
 from ._library import call, configured, core, formats, put
 from .errors import InvalidArgument
 from .handle import Handle, Owner
-from .names import (DType, Path, decoded, dtype, dtype_name, encoded, encoded_path, lane, member, optional, role,
-                    role_bits, role_name, role_names, whole)
+from .names import (DType, Path, decoded, dtype, dtype_name, encoded, encoded_path, flag, lane, list_of, member,
+                    optional, role, role_bits, role_name, role_names, utf8, whole)
 
 __all__ = ["Event", "GivenBucket", "Model", "OUTSIDE", "Parameter", "Unit"]
 
@@ -138,7 +138,7 @@ class Model(Owner[ModelHandle]):
         if found.value != given and name is None:  # snapshots of the cache are named by their commits
             name = os.fsdecode(given).rpartition("/")[2]
         options = configured(library.bp_reader_options_init, _abi.bp_reader_options, name=optional(name, "a name"),
-                             units=optional(units, "units"), dtype=_dtype(dtype), strict=int(strict))
+                             units=optional(units, "units"), dtype=_dtype(dtype), strict=flag(strict, "strict"))
         return cls._made(library.bp_model_read, found.value, ctypes.byref(options))
 
     @classmethod
@@ -151,10 +151,10 @@ class Model(Owner[ModelHandle]):
         FormatError, Unsupported.
         """
         text = document if isinstance(document, (str, bytes)) else json.dumps(document, default=str)
-        data = text.encode(errors="surrogateescape") if isinstance(text, str) else text
+        data = utf8(text, "document") if isinstance(text, str) else text
         library = formats()
         options = configured(library.bp_reader_options_init, _abi.bp_reader_options, name=optional(name, "a name"),
-                             dtype=_dtype(dtype), strict=int(strict))
+                             dtype=_dtype(dtype), strict=flag(strict, "strict"))
         function = library.bp_units_parse if b'"bucketpool.units/' in data else library.bp_config_parse
         return cls._made(function, data, len(data), encoded(origin, "an origin"), ctypes.byref(options))
 
@@ -185,15 +185,16 @@ class Model(Owner[ModelHandle]):
 
         Raises InvalidArgument (an unknown unit or dtype, a zero dimension), SizeOverflow.
         """
-        lengths = [whole(length, 64, f"a dimension of {name}") for length in shape]
+        lengths = [whole(length, 64, f"a dimension of {name}") for length in list_of(shape, "shape")]
         if len(lengths) > _abi.BP_MAX_DIMS:
             raise InvalidArgument(
                 f"parameter {name}: {len(lengths)} dimensions; merge some, at most {_abi.BP_MAX_DIMS} are supported")
         if copies and expert_copies:
             raise InvalidArgument(
                 f"parameter {name}: copies is {copies} and expert_copies is {expert_copies}; pass one of them")
-        flags = (_abi.BP_PARAMETER_FROZEN * bool(frozen) | _abi.BP_PARAMETER_GEMM * bool(gemm)
-                 | _abi.BP_PARAMETER_PREDICTION * bool(prediction) | _abi.BP_PARAMETER_JOINT * bool(joint)
+        flags = (_abi.BP_PARAMETER_FROZEN * flag(frozen, "frozen") | _abi.BP_PARAMETER_GEMM * flag(gemm, "gemm")
+                 | _abi.BP_PARAMETER_PREDICTION * flag(prediction, "prediction")
+                 | _abi.BP_PARAMETER_JOINT * flag(joint, "joint")
                  | _abi.BP_PARAMETER_EXPERT_COPIES * bool(expert_copies))
         struct = configured(core().bp_parameter_init, _abi.bp_parameter, name=encoded(name, "a parameter's name"),
                             unit=_unit(unit), dims=len(lengths), dtype=_dtype(dtype), flags=flags,
@@ -215,7 +216,8 @@ class Model(Owner[ModelHandle]):
                                                "a bucket's name")), ("unit", _unit(unit)), ("dtype", _dtype(dtype)),
                              ("numel", whole(numel, 64,
                                              "numel")), ("padded_numel", whole(padded_numel, 64, "padded_numel")),
-                             ("expert", int(bool(expert))), ("frozen", int(bool(frozen))), ("roles", role_bits(roles))):
+                             ("expert", flag(expert, "expert")), ("frozen", flag(frozen, "frozen")),
+                             ("roles", role_bits(roles))):
             put(struct, field, value)
         call(core().bp_model_add_bucket, self.handle, ctypes.byref(struct))
 
@@ -224,7 +226,7 @@ class Model(Owner[ModelHandle]):
 
         bucket: ordinal in the unit; None: all. lane: name or number; None: the lane of the role.
         """
-        struct = _abi.bp_model_event(acquire=int(bool(acquire)), unit=_unit(unit),
+        struct = _abi.bp_model_event(acquire=flag(acquire, "acquire"), unit=_unit(unit),
                                      bucket=_dimension(bucket, "a bucket"), role=_role(role), lane=_lane(lane))
         call(core().bp_model_add_event, self.handle, ctypes.byref(struct))
 
@@ -232,7 +234,8 @@ class Model(Owner[ModelHandle]):
         """Sets the order in which units run forward. A unit may appear several times. Raises InvalidArgument (a
         missing unit).
         """
-        array = (ctypes.c_uint32 * len(units))(*[whole(unit, 32, "a unit") for unit in units])
+        numbers = [whole(unit, 32, "units") for unit in list_of(units, "units")]
+        array = (ctypes.c_uint32 * len(numbers))(*numbers)
         call(core().bp_model_set_order, self.handle, array, len(units))
 
     def with_layout(self, layout: str) -> "Model":

@@ -21,10 +21,15 @@ def encoded(text: str, what: str) -> bytes:
         raise InvalidArgument(f"{what}: expected a string, got {shown(text)}")
     if "\0" in text:
         raise InvalidArgument(f"{what}: NUL character in {text!r}; leave it out")
+    return utf8(text, what)
+
+
+def utf8(text: str, what: str) -> bytes:
+    """The bytes of a text. Raises InvalidArgument for half of a surrogate pair."""
     try:
         return text.encode(errors="surrogateescape")
     except UnicodeEncodeError:
-        raise InvalidArgument(f"{what}: {text!r} is not a text: it has half of a surrogate pair") from None
+        raise InvalidArgument(f"{what}: {shown(text)} is not a text: it has half of a surrogate pair") from None
 
 
 def optional(text: Optional[str], what: str) -> Optional[bytes]:
@@ -36,6 +41,8 @@ def encoded_path(path: Path) -> bytes:
         text = os.fsdecode(path)
     except TypeError:
         raise InvalidArgument(f"a path: expected a string or os.PathLike, got {shown(path)}") from None
+    if not text:
+        raise InvalidArgument("a path: empty; give the name of a file or a directory")
     return encoded(text, "a path")
 
 
@@ -56,8 +63,15 @@ def shown(value: Any) -> str:
 def list_of(value: Any, what: str) -> List[Any]:
     """The items of an argument. Raises InvalidArgument for texts and single values."""
     if isinstance(value, (str, bytes)) or not hasattr(type(value), "__iter__"):
-        raise InvalidArgument(f"{what}: expected a list, got {shown(value)}; pass one of one item")
+        raise InvalidArgument(f"{what}: expected a list, got {shown(value)}; pass a list, also of one item")
     return list(value)
+
+
+def flag(value: Any, what: str) -> int:
+    """0 or 1. Raises InvalidArgument if the value is neither a bool nor 0 or 1: "false" would be true."""
+    if isinstance(value, int) and value in (0, 1) or type(value).__name__ in ("bool", "bool_"):  # numpy's
+        return int(value)
+    raise InvalidArgument(f"{what}: expected True or False, got {shown(value)}")
 
 
 def mapping_of(value: Any, what: str) -> Mapping[Any, Any]:
@@ -159,7 +173,7 @@ def role_bits(roles: Iterable[Any]) -> int:
     if isinstance(roles, str):
         roles = roles.split(",")
     bits = 0
-    for each in roles:
+    for each in list_of(roles, "roles"):
         number = role(each)
         if number >= _abi.BP_ROLE_COUNT:
             raise InvalidArgument(f"unknown role {number}; expected a number in [0, {_abi.BP_ROLE_COUNT})")

@@ -10,7 +10,7 @@ from ._library import call, configured, core, filled
 from .device import Device
 from .errors import InvalidArgument
 from .handle import Handle, Owner, handle_of
-from .names import decoded, encoded, member
+from .names import decoded, encoded, flag, list_of, member
 from .pool import Pool
 
 __all__ = ["Lease", "Offload", "OffloadGroup", "Pinned", "PinnedStatistics"]
@@ -156,8 +156,9 @@ class Offload(Owner[OffloadHandle]):
         which it names; not resident), Unsupported (keep of a joint slab), CaptureError, NoHostMemory. Nothing has
         changed then.
         """
-        flags = (_abi.BP_OFFLOAD_KEEP if keep else _abi.BP_OFFLOAD_DISCARD) | (_abi.BP_OFFLOAD_RECAPTURE
-                                                                               if recapture else 0)
+        flags = _abi.BP_OFFLOAD_KEEP if flag(keep, "keep") else _abi.BP_OFFLOAD_DISCARD
+        if flag(recapture, "recapture"):
+            flags |= _abi.BP_OFFLOAD_RECAPTURE
         self.pool.forget_tensors()
         call(core().bp_offload_begin, self.handle, _group(group), flags)
 
@@ -174,7 +175,7 @@ class Offload(Owner[OffloadHandle]):
         zero: discarded memory gets zeros; otherwise its contents are undefined. Raises ScheduleError (not
         offloaded), NoDeviceMemory: the group is offloaded as before, and the call can be repeated.
         """
-        fill = _abi.BP_RESTORE_ZERO if zero else _abi.BP_RESTORE_LEAVE
+        fill = _abi.BP_RESTORE_ZERO if flag(zero, "zero") else _abi.BP_RESTORE_LEAVE
         call(core().bp_restore_begin, self.handle, _group(group), fill)
 
     def finish_restore(self, group: str) -> None:
@@ -199,13 +200,14 @@ class Offload(Owner[OffloadHandle]):
 
         zero: groups whose discarded memory gets zeros. May be repeated, for example after NoDeviceMemory.
         """
-        names = [each.name for each in self.groups] if groups is None else _groups(groups, ())
+        names = [each.name for each in self.groups] if groups is None else _groups(list_of(groups, "groups"), ())
+        zeroed = list_of(zero, "zero")
         for group in names:
             if self._residency(group) == "offloading":
                 self.finish(group)
         for group in names:
             if self._residency(group) == "offloaded":
-                self.begin_restore(group, group in zero)
+                self.begin_restore(group, group in zeroed)
         for group in names:
             if self._residency(group) == "restoring":
                 self.finish_restore(group)
@@ -217,7 +219,7 @@ class Offload(Owner[OffloadHandle]):
 
         zero: groups to discard and to restore as zeros. Groups that were not resident before are refused.
         """
-        groups = _groups(keep, [*discard, *zero])
+        groups = _groups(keep, [*list_of(discard, "discard"), *list_of(zero, "zero")])
         for group in groups:
             if self._residency(group) != "resident":
                 raise InvalidArgument(f"group {group} is {self._residency(group)}; restore it first")
@@ -277,10 +279,7 @@ def _group(name: str) -> bytes:
 
 
 def _groups(keep: Iterable[str], discard: Iterable[str]) -> List[str]:
-    if isinstance(keep, str) or isinstance(discard, str):
-        given = keep if isinstance(keep, str) else discard
-        raise InvalidArgument(f"groups: expected a sequence of names, got {given!r}")
-    names = [*keep, *discard]
+    names = [*list_of(keep, "keep"), *list_of(discard, "discard")]
     for name in names:
         if names.count(name) > 1:
             raise InvalidArgument(f"group {name!r} is listed twice; keep or discard it")

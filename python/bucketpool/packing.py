@@ -7,7 +7,7 @@ from . import _abi
 from ._library import call, configured, core, viewed
 from .errors import InvalidArgument
 from .handle import Handle, Owner
-from .names import decoded, name_of, whole
+from .names import decoded, list_of, name_of, shown, whole
 
 __all__ = ["Packing", "Placement"]
 
@@ -56,7 +56,7 @@ class Packing(Owner[PackingHandle]):
     def add(self, size: int, intervals: Iterable[Tuple[int, int]] = ()) -> int:
         """Adds an item and returns its number. intervals: [begin, end) in any unit. Raises InvalidArgument."""
         handle, item = self.handle, ctypes.c_size_t()
-        ranges = [(whole(begin, 64, "begin"), whole(end, 64, "end")) for begin, end in intervals]
+        ranges = [(whole(begin, 64, "begin"), whole(end, 64, "end")) for begin, end in _pairs(intervals)]
         for begin, end in ranges:
             if end <= begin:
                 raise InvalidArgument(f"item {len(self)}: interval [{begin}, {end}) is empty; end must be larger")
@@ -88,7 +88,8 @@ class Packing(Owner[PackingHandle]):
         handle, result = self.handle, _abi.bp_pack_result()
         offsets = (ctypes.c_uint64 * max(len(self), 1))()
         config = configured(core().bp_pack_config_init, _abi.bp_pack_config, capacity=whole(capacity, 64, "capacity"),
-                            work=whole(work, 64, "work"), known=None if known is None else self._offsets(known))
+                            work=whole(work, 64, "work"),
+                            known=None if known is None else self._offsets(known, "known"))
         call(core().bp_pack, handle, ctypes.byref(config), offsets, ctypes.byref(result))
         placed = result.outcome == _abi.BP_PACK_PLACED
         return Placement(name_of("BP_PACK_", result.outcome), offsets[:len(self)] if placed else [], result.bytes,
@@ -96,12 +97,21 @@ class Packing(Owner[PackingHandle]):
 
     def check(self, offsets: Sequence[int], bytes: int) -> None:
         """Verifies a placement with code that the search does not share. Raises Mismatch, with the first fault."""
-        call(core().bp_packing_check, self.handle, self._offsets(offsets), whole(bytes, 64, "bytes"))
+        call(core().bp_packing_check, self.handle, self._offsets(offsets, "offsets"), whole(bytes, 64, "bytes"))
 
-    def _offsets(self, offsets: Sequence[int]) -> "ctypes.Array[ctypes.c_uint64]":
+    def _offsets(self, offsets: Sequence[int], what: str) -> "ctypes.Array[ctypes.c_uint64]":
+        offsets = list_of(offsets, what)
         if len(offsets) != len(self):
-            raise InvalidArgument(f"offsets: {len(offsets)} for {len(self)} items; pass one for each item")
-        return (ctypes.c_uint64 * max(len(offsets), 1))(*[whole(offset, 64, "an offset") for offset in offsets])
+            raise InvalidArgument(f"{what}: {len(offsets)} for {len(self)} items; pass one for each item")
+        return (ctypes.c_uint64 * max(len(offsets), 1))(*[whole(offset, 64, what) for offset in offsets])
 
     def __repr__(self) -> str:
         return "<Packing, closed>" if self.closed else f"<Packing: {len(self)} items>"
+
+
+def _pairs(intervals: Iterable[Tuple[int, int]]) -> List[Tuple[int, int]]:
+    pairs = list_of(intervals, "intervals")
+    for each in pairs:
+        if not isinstance(each, (tuple, list)) or len(each) != 2:
+            raise InvalidArgument(f"intervals: expected pairs (begin, end), got {shown(each)}")
+    return pairs

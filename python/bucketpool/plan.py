@@ -10,8 +10,8 @@ from ._library import call, configured, core, formats, viewed
 from .buckets import Buckets
 from .errors import InvalidArgument
 from .handle import Handle, Owner, handle_of
-from .names import (DType, Path, decoded, dtype, dtype_name, encoded, encoded_path, member, name_of, optional, role,
-                    role_name, role_names, shown, whole)
+from .names import (DType, Path, decoded, dtype, dtype_name, encoded, encoded_path, flag, member, name_of, optional,
+                    role, role_name, role_names, shown, utf8, whole)
 from .schedule import Schedule
 
 
@@ -100,7 +100,7 @@ class Plan(Owner[PlanHandle]):
         config = configured(core().bp_plan_config_init, _abi.bp_plan_config,
                             policy=member("BP_POLICY_", policy, "policy"), copies=copies,
                             fallback=member("BP_FALLBACK_", fallback,
-                                            "fallback"), alignment=alignment, joint=int(joint), work=work)
+                                            "fallback"), alignment=alignment, joint=flag(joint, "joint"), work=work)
         handle = PlanHandle()
         call(core().bp_plan_create, handle_of(buckets, Buckets, "buckets"), handle_of(schedule, Schedule, "schedule"),
              ctypes.byref(config), ctypes.byref(handle))
@@ -120,7 +120,7 @@ class Plan(Owner[PlanHandle]):
     @classmethod
     def parse(cls, text: Union[str, bytes], origin: str = "a plan") -> "Plan":
         """As read(), from text. origin: its name in errors."""
-        encoded_text = text.encode(errors="surrogateescape") if isinstance(text, str) else text
+        encoded_text = utf8(text, "text") if isinstance(text, str) else text
         if not isinstance(encoded_text, bytes):
             raise InvalidArgument(f"text: expected a string or bytes, got {shown(text)}")
         handle = PlanHandle()

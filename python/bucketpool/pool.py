@@ -13,8 +13,8 @@ from .device import Device, Stream, StreamHandle
 from .errors import InvalidArgument
 from .handle import Handle, Owner, calling_back, handle_of
 from .model import Model
-from .names import (DType, decoded, dtype, encoded, fingerprint_text, function_of, member, name_of, optional, role,
-                    role_name, shown, whole)
+from .names import (DType, decoded, dtype, encoded, fingerprint_text, flag, function_of, list_of, member, name_of,
+                    optional, role, role_name, shown, whole)
 from .plan import Plan, PlanRequest, request_of
 from .view import View
 
@@ -353,7 +353,7 @@ class Pool(Owner[PoolHandle]):
     def can_acquire(self, ids: Iterable[int], releasing: Iterable[int] = ()) -> bool:
         """True if acquire(ids) would succeed after one reference to each of `releasing` was released."""
         array, count = _array(ids)
-        others, other_count = _array(releasing)
+        others, other_count = _array(releasing, "releasing")
         can = ctypes.c_int()
         call(core().bp_pool_can_acquire, self.handle, array, count, others, other_count, ctypes.byref(can))
         return bool(can.value)
@@ -393,7 +393,7 @@ class Pool(Owner[PoolHandle]):
 
     def _held(self, held: Iterable[Held]) -> Tuple[Any, int, List[View]]:
         ids, views = [], []
-        for each in held:
+        for each in list_of(held, "held"):
             if isinstance(each, View):
                 if each.pool is not self:
                     raise InvalidArgument(f"{each!r}: a view of another pool; pass it to that pool")
@@ -437,7 +437,7 @@ class Pool(Owner[PoolHandle]):
 
     def allow_overflow(self, allowed: bool) -> None:
         """Allows or forbids overflow memory for requests whose memory is in use, for a pass outside the plan."""
-        call(core().bp_pool_allow_overflow, self.handle, int(allowed))
+        call(core().bp_pool_allow_overflow, self.handle, flag(allowed, "allowed"))
 
     def set_step(self, step: int) -> None:
         """Sets a number for messages and traces, usually the training step."""
@@ -529,7 +529,7 @@ class Pool(Owner[PoolHandle]):
 
     def trace_start(self, entries: int, timestamps: bool = False) -> None:
         """Starts recording acquires and releases into a ring buffer of `entries`."""
-        call(core().bp_pool_trace_start, self.handle, whole(entries, 63, "entries"), int(timestamps))
+        call(core().bp_pool_trace_start, self.handle, whole(entries, 63, "entries"), flag(timestamps, "timestamps"))
 
     def trace_stop(self) -> None:
         """Stops recording. Recorded events stay readable."""
@@ -566,7 +566,7 @@ class Pool(Owner[PoolHandle]):
 
     def keeps_tensors(self, address: int) -> bool:
         """True if the memory at the address is the pool's until it is closed. Internal."""
-        return any(slab.address <= address < slab.address + slab.bytes for slab in self.slabs)
+        return any(slab.address <= whole(address, 64, "address") < slab.address + slab.bytes for slab in self.slabs)
 
     def __repr__(self) -> str:
         return "<Pool, closed>" if self.closed else f"<Pool {self.name!r} on {self.device.name}: {self.policy}>"
@@ -595,16 +595,16 @@ def _handle_of(stream: Any) -> Optional[StreamHandle]:
     return handle_of(stream, Stream, "stream")
 
 
-def _array(ids: Iterable[int]) -> Tuple[Any, int]:
+def _array(ids: Iterable[int], what: str = "ids") -> Tuple[Any, int]:
     if not isinstance(ids, (list, tuple)):
         try:
             ids = list(ids)
         except TypeError:
-            raise InvalidArgument(f"ids: expected a list of ids, got {shown(ids)}; pass [id]") from None
+            raise InvalidArgument(f"{what}: expected a list of ids, got {shown(ids)}; pass [id]") from None
     numbers = ids
     for id in numbers:
         if not isinstance(id, int) or not 0 <= id <= 0xFFFFFFFF:
-            raise InvalidArgument(f"request {id!r}: expected an id, from Plan.find or Pool.bind")
+            raise InvalidArgument(f"request {shown(id)}: expected an id, from Plan.find or Pool.bind")
     return _array_types(len(numbers))[0](*numbers), len(numbers)
 
 

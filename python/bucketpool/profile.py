@@ -51,8 +51,9 @@ class Profile(Owner[ProfileHandle]):
         if plan_handles and len(plan_handles) != len(handles):
             raise InvalidArgument(f"plans: {len(plan_handles)} for {len(handles)} pools; pass one for each pool, or "
                                   "None")
-        chosen = [whole(step, 64, "steps") for step in steps]
-        recording = None if record_ranks is None else [whole(each, 32, "record_ranks") for each in record_ranks]
+        chosen = [whole(step, 64, "steps") for step in list_of(steps, "steps")]
+        recording = None if record_ranks is None else [whole(each, 32, "record_ranks")
+                                                       for each in list_of(record_ranks, "record_ranks")]
         config = configured(
             core().bp_profile_config_init, _abi.bp_profile_config, directory=encoded_path(directory),
             profile_steps=_array(ctypes.c_uint64, chosen), profile_step_count=len(chosen),
@@ -60,7 +61,7 @@ class Profile(Owner[ProfileHandle]):
             ranks=whole(ranks, 32, "ranks"), coordinates=optional(coordinates, "coordinates"),
             record_ranks=None if recording is None else _array(ctypes.c_uint32, recording),
             record_rank_count=0 if recording is None else len(recording),
-            formats=sum({member("BP_PROFILE_", each, "format") for each in formats}),
+            formats=sum({member("BP_PROFILE_", each, "format") for each in list_of(formats, "formats")}),
             plans=_array(ctypes.c_void_p, [plan.value for plan in plan_handles]) if plan_handles else None)
         handle = ProfileHandle(*handles)
         call(core().bp_profile_create, _array(_abi.bp_pool, [each.value for each in handles]), len(handles),

@@ -9,7 +9,7 @@ from .buckets import Buckets
 from .errors import InvalidArgument
 from .handle import Handle, Owner, handle_of
 from .model import Model
-from .names import list_of, mapping_of, member, name_of, whole
+from .names import flag, list_of, mapping_of, member, name_of, whole
 
 
 __all__ = ["Schedule", "ScheduleEvent", "Step"]
@@ -52,10 +52,11 @@ def training_config(prefetch: int = 1, grad_units: int = 2, passes: str = "train
         entry.backward = _abi.BP_PREFETCH_SAME if backward is None else whole(backward, 32, "prefetch")
     return configured(core().bp_schedule_config_init, _abi.bp_schedule_config, prefetch=prefetch, grad_units=grad_units,
                       passes=member("BP_PASSES_", passes, "passes"), prefetch_backward=prefetch_backward,
-                      keep_after_forward=int(keep_after_forward), recompute=int(recompute),
+                      keep_after_forward=flag(keep_after_forward, "keep_after_forward"),
+                      recompute=flag(recompute, "recompute"),
                       streams=member("BP_STREAMS_", streams, "streams"),
                       outside=member("BP_OUTSIDE_PREFETCHES_", outside, "outside"), microbatches=microbatches,
-                      combined=int(combined), override_count=len(overrides),
+                      combined=flag(combined, "combined"), override_count=len(overrides),
                       overrides=ctypes.cast(own, ctypes.POINTER(_abi.bp_unit_prefetch)))
 
 
@@ -113,7 +114,7 @@ class Schedule(Owner[ScheduleHandle]):
         Raises ScheduleError (with position and name), InvalidArgument (no events).
         """
         config = configured(core().bp_recorded_config_init, _abi.bp_recorded_config, overlap_window=overlap_window,
-                            partial=int(partial))
+                            partial=flag(partial, "partial"))
         return cls._made(core().bp_schedule_create_recorded, handle_of(model, Model, "model"),
                          handle_of(buckets, Buckets, "buckets"), ctypes.byref(config))
 

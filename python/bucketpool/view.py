@@ -131,7 +131,10 @@ class View(Uncopied):
         Raises InvalidArgument (a size that is not a multiple of the element size), Unsupported.
         """
         self.check()
-        known = self._record.tensors.get((self.address, dtype))
+        try:
+            known = self._record.tensors.get((self.address, dtype))
+        except TypeError:  # a list
+            raise InvalidArgument(f"dtype: expected a name or a torch dtype, got {shown(dtype)}") from None
         if known is not None and known.data_ptr() == self.address:
             if wait:
                 self._reach_from_torch()

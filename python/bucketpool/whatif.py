@@ -7,7 +7,7 @@ from . import _abi
 from ._library import call, configured, core, viewed
 from .buckets import Buckets
 from .handle import Handle, handle_of
-from .names import name_of, role_name, role_names, whole
+from .names import flag, name_of, role_name, role_names, whole
 from .plan import Plan
 from .schedule import Schedule, training_config
 
@@ -80,7 +80,7 @@ def alternatives(buckets: Buckets, max_prefetch: int = 4, work: int = 0, present
     Raises as Schedule.training and Plan.
     """
     schedule = training_config(**training)
-    plan = configured(core().bp_plan_config_init, _abi.bp_plan_config, alignment=alignment, joint=int(joint),
+    plan = configured(core().bp_plan_config_init, _abi.bp_plan_config, alignment=alignment, joint=flag(joint, "joint"),
                       work=plan_work)
     config = configured(core().bp_alternatives_config_init, _abi.bp_alternatives_config,
                         max_prefetch=whole(max_prefetch, 32, "max_prefetch"), work=whole(work, 64, "work") or None,

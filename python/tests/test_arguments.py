@@ -21,7 +21,7 @@ from support import Served, run_python, small_plan
 HANDLES = {"device": bp.Device, "plan": bp.Plan, "present": bp.Plan, "pool": bp.Pool, "pools": bp.Pool,
            "plans": bp.Plan, "buckets": bp.Buckets, "schedule": bp.Schedule, "schedules": bp.Schedule,
            "model": bp.Model, "stream": bp.Stream, "event": bp.Event, "control": bp.Comm, "pinned": bp.Pinned}
-REFUSED = (bp.Error, TypeError, ValueError, OverflowError, ImportError)
+REFUSED = (bp.Error, TypeError, ImportError)
 ADDRESSES = ("memory", "to", "source")  # integers are addresses of memory, which the caller answers for
 # End the communicator, wait for a stream, or are a context, or have no public constructor.
 LEFT_OUT = {"Comm.abort", "Comm.forget", "Event.synchronize", "Capture.launching", "View"}
@@ -122,6 +122,8 @@ def walk():
                     expected = HANDLES.get(parameter.name)
                     what = f"{name}({parameter.name}={value!r:.60}): {type(error).__name__}: {error}"
                     if error is not None and not isinstance(error, REFUSED):
+                        faults.append(what)
+                    elif isinstance(error, TypeError) and parameter.name not in str(error):  # Python's own words
                         faults.append(what)
                     elif expected and not isinstance(value, (expected, list, dict, type(None))) and (
                             not isinstance(error, bp.InvalidArgument) or parameter.name not in str(error)):

@@ -104,7 +104,7 @@ class Offloads(unittest.TestCase):
         self.refuses(bp.ScheduleError, lambda: offload.finish("grad"), "grad")
         self.refuses(bp.ScheduleError, lambda: offload.begin_restore("grad"), "grad")
         self.refuses(bp.InvalidArgument, lambda: offload.restore(["x"]), "optimizer")
-        self.refuses(bp.InvalidArgument, lambda: offload.offload("optimizer"), "sequence")
+        self.refuses(bp.InvalidArgument, lambda: offload.offload("optimizer"), "keep: expected a list")
         self.refuses(bp.InvalidArgument, lambda: offload.offload(["grad"], ["grad"]), "twice")
         self.refuses(bp.ScheduleError, lambda: bp.Offload(one.pool), "offload")
         self.refuses(bp.InvalidArgument, lambda: bp.Offload(Phases().pool, backing="disk"), "staged")
