@@ -243,7 +243,7 @@ const command_row cli_benchmarks[] = {
 int cli_bench(int argc, char **argv)
 {
     if (argc < 2)
-        return cli_fail(EXIT_BAD_INPUT, "bench: missing benchmark; `bucketpool bench --help` lists them");
+        return cli_fail(EXIT_BAD_INPUT, "bench: no benchmark given; give logprob or offload");
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-?") == 0 || strcmp(argv[1], "-h") == 0) {
         puts("Usage: bucketpool bench BENCHMARK [OPTION...]\n\nMeasures on this machine.\n\nBENCHMARK is one of:");
         for (const command_row *row = cli_benchmarks; row->name != NULL; row++)
@@ -257,6 +257,5 @@ int cli_bench(int argc, char **argv)
         if (strcmp(argv[1], row->name) == 0)
             return row->run(argc - 1, argv + 1);
     }
-    return cli_fail(EXIT_BAD_INPUT, "bench: unknown benchmark \"%.40s\"; `bucketpool bench --help` lists them",
-                    argv[1]);
+    return cli_fail(EXIT_BAD_INPUT, "bench: unknown benchmark \"%.40s\"; give logprob or offload", argv[1]);
 }

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "core/fail.h"
+#include "files/kinds.h"
 #include "formats/file.h"
 #include "formats/models/reader.h"
 
@@ -380,6 +381,10 @@ bp_status bp_json_parse(const char *text, size_t bytes, const char *origin, bool
     if (bytes == 0)
         return bp_fail(BP_ERR_FORMAT, "%.300s: empty, expected a JSON document", origin);
     skip_space(&p);
+    bp_kind kind = bp_kind_of_bytes(text, bytes);
+    if (kind.name != NULL)
+        return bp_fail(BP_ERR_FORMAT, "%.300s: %s; %s%sexpected a JSON document", origin, kind.name,
+                       kind.next != NULL ? kind.next : "", kind.next != NULL ? "; " : "");
     if (p.at == p.end || (*p.at != '{' && *p.at != '['))
         return fail_expected(&p, "an object or a list");
     json_t *parsed = NULL;

@@ -2,8 +2,10 @@
 
 Arguments: source directory, the command."""
 
+import gzip
 import json
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -49,6 +51,41 @@ class Commands(InFolder):
         self.refused(run("plan", "-Z", MODEL), 2, "plan: unknown option -Z (see")
         self.refused(run("plan", MODEL, "--policy"), 2, "plan: option --policy requires a value")
         self.refused(run("plan", MODEL, "--json=3"), 2, "plan: option --json takes no value")
+
+    def test_unknown_values(self):
+        for option, value, nearest in (("--policy", "mx", "max"), ("--bucketing", "fsdp", "fsdp2"),
+                                       ("--gpu", "h101", "h100")):
+            self.refused(run("plan", MODEL, option, value), 2, f"{option}: expected one of ",
+                         f'got "{value}"; did you mean "{nearest}"?')
+        result = run("plan", MODEL, "--policy", "frobnicate")
+        self.refused(result, 2, "dynamic, fixed, max, scheduled")
+        self.assertNotIn("did you mean", result.stderr)
+        self.refused(run("bench"), 2, "give logprob or offload")
+        self.refused(run("bench", "frob"), 2, "give logprob or offload")
+
+    def test_other_kinds_of_files(self):
+        """Every reader says what the file is, and which command reads it."""
+        plan, answer = os.path.join(self.folder, "plan.json"), os.path.join(self.folder, "answer.json")
+        packed, pickled = os.path.join(self.folder, "x.gz"), os.path.join(self.folder, "x.pickle")
+        run("plan", MODEL, "-o", plan)
+        for path, data in ((answer, run("schedule", MODEL, "--json").stdout.encode()), (packed, gzip.compress(b"{}")),
+                           (pickled, pickle.dumps({}, 2))):
+            with open(path, "wb") as file:
+                file.write(data)
+        for command in ("plan", "explain", "schedule", "run"):
+            self.refused(run(command, plan), 2,
+                         "a plan (bucketpool.plan/1), not a model; `bucketpool run MODEL --plan FILE`")
+            self.refused(run(command, answer), 2, "an answer of `bucketpool schedule --json`", "give the MODEL")
+            self.refused(run(command, packed), 2, "compressed with gzip; gunzip it first")
+        for command in ("step", "view"):
+            self.refused(run(command, plan), 2, "a plan (bucketpool.plan/1); `bucketpool run MODEL --plan FILE`",
+                         "give a snapshot")
+            self.refused(run(command, answer), 2, "an answer of `bucketpool schedule --json`", "give a snapshot")
+            self.refused(run(command, os.path.join(MODEL, "config.json")), 2,
+                         "a model's configuration; `bucketpool plan FILE`")
+        for path, words in ((pickled, "a pickle; `bucketpool step`"), (packed, "compressed with gzip"),
+                            (answer, 'got "bucketpool.schedule/1"; `bucketpool plan MODEL -o FILE`')):
+            self.refused(run("run", MODEL, "--plan", path), 2, words)
 
     def test_folder_as_output(self):
         target = os.path.join(self.folder, "x.svg")

@@ -443,7 +443,7 @@ class Reports(StepCommand):
             ("x.nsys-rep", b"\x01\x02\x03binary", "a report of Nsight Systems"),
             ("x.json", b'{\n  "schemaVersion": 1,\n  "traceEvents": []}', "a Chrome trace"),
             ("x.json", b'[{"ph": "X", "ts": 1, "name": "gemm"}]', "a Chrome trace"),
-            ("x.json", b'{"format": "bucketpool.plan/1", "slabs": []}', "a document bucketpool.plan/1"),
+            ("x.json", b'{"format": "bucketpool.plan/1", "slabs": []}', "a plan (bucketpool.plan/1)"),
             ("x.json", b'{"name": "something else"}', "a JSON document"),
             ("x.html", b"\n<!DOCTYPE html>\n<html></html>", "a page"),
             ("x.npy", b"\x93NUMPY\x01\x00", "an array of NumPy"),

@@ -254,14 +254,19 @@ const char *choice_name(const choice *choices, int value)
 int value_choice(const char *option, const char *text, const choice *choices, int *value)
 {
     char known[128] = "";
+    const char *names[16];
+    size_t count = 0;
     for (const choice *c = choices; c->name != NULL; c++) {
         if (strcasecmp(c->name, text) == 0) {
             *value = c->value;
             return EXIT_GO_ON;
         }
         cli_append(known, sizeof known, "%s%s", c > choices ? ", " : "", c->name);
+        if (count < sizeof names / sizeof *names)
+            names[count++] = c->name;
     }
-    return cli_fail(EXIT_BAD_INPUT, "--%s: expected one of %s, got \"%.40s\"", option, known, text);
+    return cli_fail(EXIT_BAD_INPUT, "--%s: expected one of %s, got \"%.40s\"%s", option, known, text,
+                    cli_suggestion("", *text != '\0' ? cli_nearest(text, names, count) : NULL));
 }
 
 int value_number(const char *option, const char *text, uint64_t least, uint64_t most, uint64_t *value)

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "files/files.h"
+#include "files/kinds.h"
 #include "formats/snapshots/trace_file.h"
 #include "shared/cli.h"
 
@@ -20,34 +21,23 @@ enum { HEAD_BYTES = 4096 };
     "it has no snapshot of PyTorch's allocator; record one with torch.cuda.memory._record_memory_history() and "       \
     "_dump_snapshot()"
 
-static const struct {
-    const char *bytes;
-    size_t count, at;
-    const char *kind;
-} magics[] = {
-    {"\x1f\x8b", 2, 0, "compressed with gzip; gunzip it first"},
-    {"\x28\xb5\x2f\xfd", 4, 0, "compressed with zstd; unzstd it first"},
-    {"\xfd"
-     "7zXZ",
-     5, 0, "compressed with xz; unxz it first"},
-    {"BZh", 3, 0, "compressed with bzip2; bunzip2 it first"},
-    {"PK\x03\x04", 4, 0,
-     "a zip archive, such as a checkpoint of torch.save; give the pickle of torch.cuda.memory._dump_snapshot()"},
-    {"ustar", 5, 257, "a tar archive; extract its snapshots first"},
-    {"SQLite format 3", 15, 0, "an SQLite database, such as an export of Nsight Systems; " NO_ALLOCATIONS},
-    {"\x93NUMPY", 6, 0, "an array of NumPy; give the pickle of torch.cuda.memory._dump_snapshot()"},
-};
+#define GIVE "give the pickle of torch.cuda.memory._dump_snapshot()"
 
 static const char *json_kind(const char *head)
 {
     const char *format = strstr(head, "\"bucketpool.");
     size_t length = format != NULL ? strcspn(format + 1, "\"") : 0;
-    if (length > 0 && length < 40 && strchr(format + 1, '/') != NULL && strchr(format + 1, '/') < format + 1 + length)
-        return cli_text("a document %.*s, which other commands write; give a snapshot", (int)length, format + 1);
+    if (length > 0 && length < 40 && strchr(format + 1, '/') != NULL && strchr(format + 1, '/') < format + 1 + length) {
+        bp_kind kind = bp_kind_of_document(format + 1);
+        return cli_text("%s (%.*s)%s%s; give a snapshot", kind.name != NULL ? kind.name : "a document", (int)length,
+                        format + 1, kind.next != NULL ? "; " : "", kind.next != NULL ? kind.next : "");
+    }
     if (strstr(head, "\"traceEvents\"") != NULL || strstr(head, "\"schemaVersion\"") != NULL ||
         strstr(head, "\"ph\"") != NULL)
         return "a Chrome trace, as torch.profiler writes it; " NO_ALLOCATIONS;
-    return "a JSON document; give the pickle of torch.cuda.memory._dump_snapshot()";
+    if (strstr(head, "\"model_type\"") != NULL)
+        return "a model's configuration; `bucketpool plan FILE` plans it";
+    return "a JSON document; " GIVE;
 }
 
 static size_t read_head(const char *path, char head[HEAD_BYTES + 1])
@@ -71,10 +61,9 @@ const char *input_other_kind(const char *path)
     size_t got = read_head(path, head);
     if (got > 1 && head[0] == (char)0x80 && head[1] >= 2 && head[1] <= 5) /* a pickle */
         return NULL;
-    for (size_t i = 0; i < sizeof magics / sizeof *magics; i++) {
-        if (got >= magics[i].at + magics[i].count && memcmp(head + magics[i].at, magics[i].bytes, magics[i].count) == 0)
-            return magics[i].kind;
-    }
+    bp_kind kind = bp_kind_of_bytes(head, got);
+    if (kind.name != NULL)
+        return cli_text("%s; %s", kind.name, kind.next != NULL ? kind.next : GIVE);
     if (got > 0 && (cli_has_suffix(path, ".nsys-rep") || cli_has_suffix(path, ".qdrep")))
         return "a report of Nsight Systems; " NO_ALLOCATIONS;
     size_t blank = strspn(head, " \t\r\n");

@@ -8,6 +8,7 @@
 
 #include "core/fail.h"
 #include "core/structs.h"
+#include "files/kinds.h"
 #include "formats/file.h"
 #include "formats/json.h"
 
@@ -80,6 +81,10 @@ static bp_status read_document(const char *path, json_t *document, const bp_read
     if (json_object_get(document, "model_type") != NULL || json_object_get(document, "text_config") != NULL ||
         bp_has_suffix(path, "config.json"))
         return bp_config_from_json(document, path, options, model);
+    bp_kind kind = bp_kind_of_document(format);
+    if (kind.name != NULL)
+        return bp_fail(BP_ERR_FORMAT, "%.300s: %s (%.60s), not a model; %s", path, kind.name, format,
+                       kind.next != NULL ? kind.next : "give the MODEL that the command was run with");
     return bp_fail(BP_ERR_FORMAT,
                    "%.300s: not a model%s%.60s%s: expected \"format\": \"bucketpool.units/1\", a published "
                    "configuration with \"model_type\", or a safetensors index with \"weight_map\"",

@@ -554,8 +554,9 @@ static bp_status step(bp_pickle_machine *m, unsigned char opcode)
 static bp_status pickle_run(bp_pickle_machine *m)
 {
     if (m->c.end - m->c.begin < 2 || m->c.begin[0] != 0x80)
-        return bp_pickle_fail(&m->c, "expected a pickle of protocol %d to %d", BP_PICKLE_LEAST_PROTOCOL,
-                              BP_PICKLE_MOST_PROTOCOL);
+        return bp_pickle_fail(&m->c,
+                              "expected a pickle of protocol %d to %d; torch.cuda.memory._dump_snapshot() writes one",
+                              BP_PICKLE_LEAST_PROTOCOL, BP_PICKLE_MOST_PROTOCOL);
     unsigned protocol = m->c.begin[1];
     if (protocol < BP_PICKLE_LEAST_PROTOCOL || protocol > BP_PICKLE_MOST_PROTOCOL)
         return bp_pickle_fail(&m->c, "pickle protocol %u, expected %d to %d", protocol, BP_PICKLE_LEAST_PROTOCOL,
