@@ -96,6 +96,8 @@ class View(Uncopied):
         import numpy
 
         kind = self._numpy_type(numpy, dtype)
+        if kind.hasobject:
+            raise InvalidArgument(f"dtype: {kind} refers to Python objects; pass a dtype of numbers")
         if kind.itemsize == 0 or self.bytes % kind.itemsize:
             raise InvalidArgument(
                 f"{self._record.text}: {self.bytes} bytes are not a multiple of the {kind.itemsize} bytes of {kind}; "
@@ -110,7 +112,10 @@ class View(Uncopied):
     def _numpy_type(self, numpy: Any, wanted: DType) -> Any:
         if wanted is not None and not isinstance(wanted,
                                                  (str, int)) and type(wanted).__module__.split(".")[0] != "torch":
-            return numpy.dtype(wanted)
+            try:
+                return numpy.dtype(wanted)
+            except (TypeError, ValueError) as error:
+                raise InvalidArgument(f"dtype: {error}") from None
         number = self._record.dtype if wanted is None else dtype(wanted)
         name = {_abi.BP_DTYPE_FP64: "float64", _abi.BP_DTYPE_FP32: "float32",
                 _abi.BP_DTYPE_FP16: "float16"}.get(number, dtype_name(number))
