@@ -325,7 +325,7 @@ class Mistakes(Case):
         self.refused(run("logprob", "--seq"), 2, "--seq")
         self.refused(run("logprob", "model.json"), 2, "model.json")
         self.refused(run("logprobs"), 2, "logprobs")
-        self.refused(run(), 2, "bench --help")
+        self.refused(run(), 2, "give logprob or offload")
 
     def test_no_gpu(self):
         """On a machine with GPUs, the device number is too high."""
