@@ -344,8 +344,7 @@ static PyObject *stop(PyObject *module, PyObject *nothing)
 static PyMethodDef functions[] = {
     {"bind", bind, METH_VARARGS,
      "bind(bp_pool_try_acquire, bp_pool_use, bp_pool_release, PoolHandle, StreamHandle, refuse): addresses of the "
-     "library's functions, the types of "
-     "handles, and a function that raises for an object that is neither."},
+     "library's functions, the types of handles, and a function that raises for an object that is neither."},
     {"stop", stop, METH_NOARGS, "The interpreter exits: ends of storages are no longer reported."},
     {NULL, NULL, 0, NULL}};
 

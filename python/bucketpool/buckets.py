@@ -102,8 +102,7 @@ class Buckets(Owner[BucketsHandle]):
 
         Make their schedules with Schedule.embedded and Schedule.merged. Raises InvalidArgument.
         """
-        kept = [handle_of(part, Buckets, f"parts[{name!r}]") 
-                for name, part in mapping_of(parts, "parts").items()]
+        kept = [handle_of(part, Buckets, f"parts[{name!r}]") for name, part in mapping_of(parts, "parts").items()]
         pointers = (_abi.bp_buckets * len(kept))(*[handle.value for handle in kept])
         names = (ctypes.c_char_p * len(kept))(*[encoded(name, "a part's name") for name in parts])
         handle = BucketsHandle()

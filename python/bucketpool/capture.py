@@ -67,8 +67,7 @@ class Capture(Owner[CaptureHandle]):
         if self._handle is not None:
             raise CaptureError("this capture has begun already; create another one")
         handle = CaptureHandle()
-        call(core().bp_capture_begin, handle_of(self.pool, Pool, "pool"), ctypes.byref(self._config),
-             ctypes.byref(handle))
+        call(core().bp_capture_begin, self.pool.handle, ctypes.byref(self._config), ctypes.byref(handle))
         self._handle = handle
         self.pool.addresses_known = True
         return self

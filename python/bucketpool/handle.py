@@ -14,8 +14,9 @@ Objects are not destroyed
 
 In a forked child the library refuses the devices of the parent and frees nothing when they are destroyed.
 
-Copies. Objects that never change, devices and streams (Owner.shared) are their own copies, also as parts of what
-copy.deepcopy copies. Copies of other objects, and pickles of all but plans, which are their documents, are TypeErrors.
+Copies. A copy of an object that never changes, of a device or of a stream (Owner.shared) is a second reference, also
+as a part of what copy.deepcopy copies. Copies of other objects, and pickles of all but plans, which are their
+documents, are TypeErrors.
 """
 
 import atexit

@@ -143,26 +143,21 @@ class Prepared:
         self._address, self._acquired = c_void_p(), c_int()
         self._outputs = ctypes.addressof(self._address), ctypes.addressof(self._acquired)
 
-    def _called(self, function: Any, stream: Stream, *outputs: int) -> int:
-        status: int = function(self.pool._handle, self._at, 1, _handle_of(stream), *outputs)
-        return status
+    def _call(self, function: Any, stream: Stream, *outputs: int) -> None:
+        status = function(self.pool._handle, self._at, 1, _handle_of(stream), *outputs)
+        if status:
+            raise self.pool._failure(status, stream)
 
     def try_acquire(self, stream: Stream) -> Optional[int]:
         """The address, or None (busy)."""
-        status = self._called(self._calls.try_acquire, stream, *self._outputs)
-        if status:
-            raise self.pool._failure(status, stream)
+        self._call(self._calls.try_acquire, stream, *self._outputs)
         return self._address.value if self._acquired.value else None
 
     def use(self, stream: Stream) -> None:
-        status = self._called(self._calls.use, stream)
-        if status:
-            raise self.pool._failure(status, stream)
+        self._call(self._calls.use, stream)
 
     def release(self, stream: Stream) -> None:
-        status = self._called(self._calls.release, stream)
-        if status:
-            raise self.pool._failure(status, stream)
+        self._call(self._calls.release, stream)
 
 
 class Pool(Owner[PoolHandle]):
@@ -596,12 +591,7 @@ def _handle_of(stream: Any) -> Optional[StreamHandle]:
 
 
 def _array(ids: Iterable[int], what: str = "ids") -> Tuple[Any, int]:
-    if not isinstance(ids, (list, tuple)):
-        try:
-            ids = list(ids)
-        except TypeError:
-            raise InvalidArgument(f"{what}: expected a list of ids, got {shown(ids)}; pass [id]") from None
-    numbers = ids
+    numbers = ids if isinstance(ids, (list, tuple)) else list_of(ids, what)
     for id in numbers:
         if not isinstance(id, int) or not 0 <= id <= 0xFFFFFFFF:
             raise InvalidArgument(f"request {shown(id)}: expected an id, from Plan.find or Pool.bind")

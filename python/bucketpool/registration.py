@@ -70,14 +70,14 @@ class Registration(Owner[RegistrationHandle]):
                 raise InvalidArgument(f"entries: expected a list of Entry, got {shown(entry)} in it")
         if not entries:
             raise InvalidArgument("registration: no entries; pass at least one Entry")
+        comms = [handle_of(entry.comm, Comm, "Entry.comm") for entry in entries]
         structs: Any = (_abi.bp_registration_entry * len(entries))()
-        for index, entry in enumerate(entries):
-            comm = handle_of(entry.comm, Comm, "Entry.comm")
+        for index, (entry, comm) in enumerate(zip(entries, comms)):
             structs[index] = configured(
                 core().bp_registration_entry_init, _abi.bp_registration_entry, comm=comm.value,
                 group=optional(entry.group, "a release group"), kind=member("BP_REGISTER_", entry.kind, "registration"),
                 exact=int(entry.exact), traffic=sum({member("BP_TRAFFIC_", each, "traffic") for each in entry.traffic}))
-        handle = RegistrationHandle(*(handle_of(entry.comm, Comm, "Entry.comm") for entry in entries))
+        handle = RegistrationHandle(*comms)
         call(core().bp_registration_create, handle_of(pool, Pool, "pool"), structs, len(entries), ctypes.byref(handle))
         self._handle = handle
         pool.addresses_known = True

@@ -101,7 +101,8 @@ class Schedule(Owner[ScheduleHandle]):
         """
         config = training_config(prefetch, grad_units, passes, prefetch_backward, keep_after_forward, recompute,
                                  streams, outside, microbatches, combined, overrides)
-        return cls._made(core().bp_schedule_create_training, handle_of(buckets, Buckets, "buckets"), ctypes.byref(config))
+        return cls._made(core().bp_schedule_create_training, handle_of(buckets, Buckets, "buckets"),
+                         ctypes.byref(config))
 
     @classmethod
     def recorded(cls, model: Model, buckets: Buckets, overlap_window: int = 0, partial: bool = False) -> "Schedule":

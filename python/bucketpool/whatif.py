@@ -86,8 +86,8 @@ def alternatives(buckets: Buckets, max_prefetch: int = 4, work: int = 0, present
                         max_prefetch=whole(max_prefetch, 32, "max_prefetch"), work=whole(work, 64, "work") or None,
                         present=None if present is None else handle_of(present, Plan, "present").value)
     handle = AlternativesHandle()
-    call(core().bp_alternatives_create, handle_of(buckets, Buckets, "buckets"), ctypes.byref(schedule), ctypes.byref(plan),
-         ctypes.byref(config), ctypes.byref(handle))
+    call(core().bp_alternatives_create, handle_of(buckets, Buckets, "buckets"), ctypes.byref(schedule),
+         ctypes.byref(plan), ctypes.byref(config), ctypes.byref(handle))
     info = viewed(core().bp_alternatives_get_info, handle)
     return [
         Alternative(a.prefetch, a.prefetch_backward, name_of("BP_STREAMS_", a.streams), bool(a.joint),

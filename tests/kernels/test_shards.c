@@ -212,22 +212,30 @@ static void invalid_arguments_on_one_rank_fail_on_all(void **state)
     run_host_ranks(2, false, 0, run_careless_rank, has_products(device) ? device : NULL);
 }
 
-/* Targets are checked on every rank against the whole vocabulary. */
-static bool run_targets(host_rank *r)
+/* A client of 20 ids for each rank. */
+static bool create_part(host_rank *r, const batch *b, shard *part, bp_logprob **client)
 {
-    const batch *b = &((const batch *)r->user)[r->number];
     bp_logprob_config config;
-    bp_logprob *client = NULL;
     bp_logprob_config_init(&config, sizeof config);
     config.max_tokens = token_count(b);
     config.vocab = 20;
     config.vocab_start = 20 * (uint64_t)r->number;
     config.comm = r->comm;
-    shard part = {20 * (uint64_t)r->number, 20 * (uint64_t)r->number + 20};
+    *part = (shard){config.vocab_start, config.vocab_start + 20};
+    *client = NULL;
+    return is_status(bp_logprob_create(r->device, &config, client), BP_OK, NULL, "create");
+}
+
+/* Targets are checked on every rank against the whole vocabulary. */
+static bool run_targets(host_rank *r)
+{
+    const batch *b = &((const batch *)r->user)[r->number];
+    bp_logprob *client;
+    shard part;
+    bool good = create_part(r, b, &part, &client);
     bp_logprob_batch call = call_of(b, part);
     bp_logprob_outputs outputs = outputs_of(b);
     const char *const words[] = {"60", NULL};
-    bool good = is_status(bp_logprob_create(r->device, &config, &client), BP_OK, NULL, "create");
     good =
         good && is_status(bp_logprob_forward(client, &call, &outputs, NULL), BP_ERR_INVALID_ARGUMENT, words, "forward");
     bp_logprob_destroy(&client);
@@ -253,19 +261,13 @@ static void targets_outside_are_reported_on_every_rank(void **state)
 static bool run_unequal_targets(host_rank *r)
 {
     const batch *b = &((const batch *)r->user)[r->number];
-    bp_logprob_config config;
-    bp_logprob *client = NULL;
-    bp_logprob_config_init(&config, sizeof config);
-    config.max_tokens = token_count(b);
-    config.vocab = 20;
-    config.vocab_start = 20 * (uint64_t)r->number;
-    config.comm = r->comm;
-    shard part = {20 * (uint64_t)r->number, 20 * (uint64_t)r->number + 20};
+    bp_logprob *client;
+    shard part;
+    bool good = create_part(r, b, &part, &client);
     bp_logprob_batch call = call_of(b, part);
     bp_logprob_outputs outputs = outputs_of(b);
     bp_logprob_gradients gradients = gradients_of(b, part);
     const char *const mine[] = {"token 4 ", "-7", "60 ids", NULL}, *const others[] = {"token 4 ", "another rank", NULL};
-    bool good = is_status(bp_logprob_create(r->device, &config, &client), BP_OK, NULL, "create");
     good = good && is_status(bp_logprob_forward(client, &call, &outputs, NULL), BP_ERR_INVALID_ARGUMENT,
                              r->number == 1 ? mine : others, "forward");
     good = good && is_status(bp_logprob_backward(client, &call, &gradients, NULL), BP_OK, NULL, "backward");
