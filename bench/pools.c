@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "measure.h"
-#include "plan/from_info.h"
+#include "planner/from_info.h"
 
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
 

@@ -1,6 +1,6 @@
 /* Figures of kernels and pools on a GPU, against copies and driver calls. Exits 77 if nothing could be measured, with the reason as the
  * last line. bench/torch/allocator.py measures PyTorch's caching allocator in the same sizes and order. */
-#include "bench/gpu/gpu.h"
+#include "gpu/gpu.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

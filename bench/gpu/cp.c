@@ -1,6 +1,6 @@
 /* On a GPU: the range of logits, sums and seeds of the loss, and rearranging tokens of split batches. All are memory-bound, so their
  * baseline is a copy of the same bytes. */
-#include "bench/gpu/gpu.h"
+#include "gpu/gpu.h"
 
 #include <bucketpool/loss.h>
 

@@ -4,7 +4,7 @@
 
 #include <bucketpool/cuda.h>
 
-#include "bench/measure.h"
+#include "measure.h"
 #include "devices/cuda_driver.h"
 
 typedef struct gpu {

@@ -1,14 +1,14 @@
 /* Memory of a GPU: creating and destroying a pool's slab against the driver's allocators; a sequence of layer buffers from a pool and from
  * caching allocators; offload and restore of a release group; registration with NCCL. */
-#include "bench/gpu/gpu.h"
+#include "gpu/gpu.h"
 
 #include <bucketpool/nccl.h>
 
 #include <dlfcn.h>
 #include <stdio.h>
 
-#include "bench/command/offload.h"
-#include "bench/pools.h"
+#include "bench/offload.h"
+#include "pools.h"
 
 #define GIB ((uint64_t)1 << 30)
 #define MIB ((uint64_t)1 << 20)

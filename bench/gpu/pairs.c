@@ -1,7 +1,7 @@
 /* Acquire and release on a GPU, against the driver calls they need. Windows start with empty streams and are short, so that no driver queue
  * fills up. */
-#include "bench/gpu/gpu.h"
-#include "bench/pools.h"
+#include "gpu/gpu.h"
+#include "pools.h"
 
 #define PAIRS 256u
 #define EVENTS 8u

@@ -256,7 +256,7 @@ def describe(model: str, dtype: Optional[str] = None) -> Dict[str, Any]:
 
 
 def _write(path: str, text: str) -> None:
-    """Writes a file atomically, by the rules of src/files/files.c, which also removes staging files of killed writers
+    """Writes a file atomically, by the rules of src/core/files.c, which also removes staging files of killed writers
     by their name. Raises OSError.
     """
     target = os.path.realpath(path)

@@ -18,7 +18,7 @@ REGISTERS, WARPS, BLOCKS = 65536, 64, 32  # of a multiprocessor (CUDA programmin
 
 
 def compiled(nvcc, architecture):
-    """Lines of ptxas about each kernel, compiled as in src/logprob/cuda/meson.build."""
+    """Lines of ptxas about each kernel, compiled as in clients/logprob/src/cuda/meson.build."""
     with tempfile.TemporaryDirectory() as folder:
         command = [nvcc, "-std=c++17", "-cubin", "-fmad=false", "-Xptxas", "-v", "-Iinclude", "-Isrc", "-gencode",
                    f"arch=compute_80,code=sm_{architecture}", SOURCE, "-o", os.path.join(folder, "kernels.cubin")]

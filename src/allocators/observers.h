@@ -4,7 +4,7 @@
 #define BP_ALLOCATORS_OBSERVERS_H
 
 #include "allocators/pool.h"
-#include "nvtx/nvtx.h"
+#include "devices/nvtx/nvtx.h"
 
 /* Bits of pool->observers. */
 #define BP_OBSERVER_GUARD 1u

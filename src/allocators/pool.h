@@ -23,7 +23,7 @@
 #include "allocators/tally.h"
 #include "core/memory.h"
 #include "devices/device.h"
-#include "memory/slabs.h"
+#include "devices/memory/slabs.h"
 
 /* ---- pools ------------------------------------------------------------------------------------------------------- */
 

@@ -12,7 +12,7 @@
 #include "core/arith.h"
 #include "core/fail.h"
 #include "core/structs.h"
-#include "plan/plan.h"
+#include "planner/plan.h"
 
 /* ---- dynamic requests -------------------------------------------------------------------------------------------- */
 

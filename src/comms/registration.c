@@ -13,8 +13,8 @@
 #include "core/structs.h"
 #include "core/text.h"
 #include "devices/device.h"
-#include "memory/slab_callbacks.h"
-#include "nvtx/nvtx.h"
+#include "devices/memory/slab_callbacks.h"
+#include "devices/nvtx/nvtx.h"
 
 /* ---- registrations ----------------------------------------------------------------------------------------------- */
 

@@ -10,7 +10,7 @@
 
 #include "core/fail.h"
 #include "core/text.h"
-#include "files/files.h"
+#include "core/files.h"
 
 /* ---- error details ----------------------------------------------------------------------------------------------- */
 

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "core/fail.h"
-#include "files/kinds.h"
+#include "core/kinds.h"
 #include "formats/file.h"
 #include "formats/models/reader.h"
 

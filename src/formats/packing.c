@@ -8,7 +8,7 @@
 
 #include "core/arith.h"
 #include "core/fail.h"
-#include "files/files.h"
+#include "core/files.h"
 #include "formats/file.h"
 #include "formats/packing_file.h"
 

@@ -9,10 +9,10 @@
 
 #include "core/arith.h"
 #include "core/fail.h"
-#include "files/json_writer.h"
+#include "core/json_writer.h"
 #include "formats/file.h"
 #include "formats/json.h"
-#include "plan/from_info.h"
+#include "planner/from_info.h"
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 

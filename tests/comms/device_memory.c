@@ -1,7 +1,7 @@
 /* Device memory of the emulated driver, allocated in the context of a rank's device. */
 #include "device_memory.h"
 
-#include "../fakes/cuda/fake_cuda.h"
+#include "fakes/cuda/fake_cuda.h"
 
 static bp_cuda_driver driver_of(rank *r, void **context)
 {

@@ -2,7 +2,7 @@
 #ifndef BP_TEST_COMM_PLANS_H
 #define BP_TEST_COMM_PLANS_H
 
-#include "../contract/support.h"
+#include "support/pools.h"
 
 /* Parameters and gradients: two slabs, of groups "param" and "grad". */
 static inline bp_plan *plan_of(const char *units)

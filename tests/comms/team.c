@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../fakes/cuda/fake_cuda.h"
-#include "../fakes/nccl/abi.h"
+#include "fakes/cuda/fake_cuda.h"
+#include "fakes/nccl/abi.h"
 #include "devices/cuda.h"
 #include "team.h"
 

@@ -6,7 +6,7 @@
 
 #include <stdatomic.h>
 
-#include "exchange.h"
+#include "support/exchange.h"
 
 #define MOST_RANKS 4
 

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../fakes/nccl/fake_nccl.h"
+#include "fakes/nccl/fake_nccl.h"
 #include "plans.h"
 #include "team.h"
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../fakes/nccl/fake_nccl.h"
+#include "fakes/nccl/fake_nccl.h"
 #include "device_memory.h"
 #include "numbers.h"
 #include "plans.h"

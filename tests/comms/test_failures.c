@@ -9,8 +9,8 @@
 
 #include <string.h>
 
-#include "../fakes/cuda/fake_cuda.h"
-#include "../fakes/nccl/fake_nccl.h"
+#include "fakes/cuda/fake_cuda.h"
+#include "fakes/nccl/fake_nccl.h"
 #include "plan_fixture.h"
 #include "team.h"
 

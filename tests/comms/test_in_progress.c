@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <time.h>
 
-#include "../fakes/nccl/abi.h"
+#include "fakes/nccl/abi.h"
 #include "plan_fixture.h"
 #include "team.h"
 

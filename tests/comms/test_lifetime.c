@@ -11,8 +11,8 @@
 
 #include <string.h>
 
-#include "../fakes/cuda/fake_cuda.h"
-#include "../fakes/nccl/abi.h"
+#include "fakes/cuda/fake_cuda.h"
+#include "fakes/nccl/abi.h"
 #include "plan_fixture.h"
 #include "team.h"
 

@@ -14,9 +14,9 @@
 
 #include <bucketpool/capture.h>
 
-#include "../contract/support.h"
+#include "support/pools.h"
 #include "allocators/pool.h"
-#include "ranks.h"
+#include "support/scripted_ranks.h"
 
 #define RANKS 3u
 

@@ -13,10 +13,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "../planner/scenarios.h"
+#include "support/scenarios.h"
 #include "comms/registration.h"
 #include "core/fail.h"
-#include "exchange.h"
+#include "support/exchange.h"
 #include "numbers.h"
 
 #define COUNT 1000

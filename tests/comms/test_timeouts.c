@@ -10,9 +10,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "../fakes/cuda/fake_cuda.h"
-#include "../fakes/nccl/abi.h"
-#include "../fakes/nccl/fake_nccl.h"
+#include "fakes/cuda/fake_cuda.h"
+#include "fakes/nccl/abi.h"
+#include "fakes/nccl/fake_nccl.h"
 #include "plan_fixture.h"
 #include "team.h"
 

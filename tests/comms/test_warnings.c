@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../fakes/nccl/fake_nccl.h"
+#include "fakes/nccl/fake_nccl.h"
 #include "plan_fixture.h"
 #include "team.h"
 

@@ -8,8 +8,8 @@
 
 #include <string.h>
 
-#include "../fakes/cuda/fake_cuda.h"
-#include "../fakes/nccl/abi.h"
+#include "fakes/cuda/fake_cuda.h"
+#include "fakes/nccl/abi.h"
 #include "plans.h"
 #include "team.h"
 

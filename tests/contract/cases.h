@@ -2,7 +2,7 @@
 #ifndef BP_TEST_CONTRACT_CASES_H
 #define BP_TEST_CONTRACT_CASES_H
 
-#include "support.h"
+#include "support/pools.h"
 
 typedef void contract_case(const allocator_row *allocator, const device_row *device);
 

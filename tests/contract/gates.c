@@ -10,8 +10,8 @@
 
 #include <time.h>
 
-#include "../support/driver.h"
-#include "support.h"
+#include "support/driver.h"
+#include "support/pools.h"
 
 void pause_us(long us)
 {

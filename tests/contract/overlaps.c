@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 #include "overlaps.h"
-#include "plan/plan.h"
+#include "planner/plan.h"
 
 bool places_overlap(const place *a, const place *b)
 {

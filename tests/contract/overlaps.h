@@ -2,7 +2,7 @@
 #ifndef BP_TEST_CONTRACT_OVERLAPS_H
 #define BP_TEST_CONTRACT_OVERLAPS_H
 
-#include "support.h"
+#include "support/pools.h"
 
 #define MOST_PLACES 40
 

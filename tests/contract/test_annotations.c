@@ -14,9 +14,9 @@
 #include <bucketpool/capture.h>
 #include <bucketpool/comm.h>
 
-#include "../fakes/nvtx/fake_nvtx.h"
-#include "interpose.h"
-#include "support.h"
+#include "fakes/nvtx/fake_nvtx.h"
+#include "support/interpose.h"
+#include "support/pools.h"
 
 static fake_nvtx_look *look;
 static fake_nvtx_saw *saw;

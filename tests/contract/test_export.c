@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "allocators/pool.h"
-#include "support.h"
+#include "support/pools.h"
 
 /* The structs of the specification, declared independently. */
 typedef struct tensor {

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../support/driver.h"
-#include "support.h"
+#include "support/driver.h"
+#include "support/pools.h"
 
 #define BIG 1000000u
 

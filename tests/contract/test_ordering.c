@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-#include "support.h"
+#include "support/pools.h"
 
 /* Four units of one size on two copies: u0 and u2 share one, u1 and u3 the other. */
 #define FOUR "1000 1000 1000 1000"

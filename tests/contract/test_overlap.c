@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "overlaps.h"
-#include "plan/plan.h"
+#include "planner/plan.h"
 
 /* 0 and 2 are the halves of 4; 1 overlaps both; 3 is disjoint. */
 static const place CHAIN[] = {{0, 1000}, {512, 1000}, {1024, 1000}, {2048, 500}, {0, 2000}};

@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "interpose.h"
-#include "support.h"
+#include "support/interpose.h"
+#include "support/pools.h"
 
 /* ---- the hot path -------------------------------------------------------------------------------------------------- */
 

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "support.h"
+#include "support/pools.h"
 
 #define FOUR "1000 1000 1000 1000"
 

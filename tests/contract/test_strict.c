@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "support.h"
+#include "support/pools.h"
 
 #define SIX "1000 1000 1000 1000 1000 1000"
 

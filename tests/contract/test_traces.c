@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "support.h"
+#include "support/pools.h"
 
 static bp_pool_event event_at(const kit *k, size_t index)
 {

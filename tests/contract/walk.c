@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 #include "devices/device.h"
-#include "support.h"
+#include "support/pools.h"
 
 typedef struct walker {
     kit *k;

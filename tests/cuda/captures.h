@@ -4,7 +4,7 @@
 
 #include <bucketpool/capture.h>
 
-#include "../contract/support.h"
+#include "support/pools.h"
 #include "allocators/pool.h"
 
 /* A pool of UNITS, with buffers for two units, persistent and overflow memory. */

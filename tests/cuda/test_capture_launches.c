@@ -8,7 +8,7 @@
 
 #include <bucketpool/capture.h>
 
-#include "../support/driver.h"
+#include "support/driver.h"
 #include "captures.h"
 
 static void test_launches(void **state)

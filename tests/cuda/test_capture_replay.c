@@ -9,7 +9,7 @@
 
 #include <bucketpool/capture.h>
 
-#include "../support/driver.h"
+#include "support/driver.h"
 #include "training.h"
 
 #define ITERATIONS 12

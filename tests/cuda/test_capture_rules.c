@@ -10,8 +10,8 @@
 
 #include <pthread.h>
 
-#include "../support/driver.h"
-#include "../support/trace_device.h"
+#include "support/driver.h"
+#include "support/trace_device.h"
 #include "captures.h"
 
 static void test_arguments(void **state)

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../contract/support.h"
+#include "support/pools.h"
 #include "devices/cuda.h"
 #include "fake_cuda.h"
 

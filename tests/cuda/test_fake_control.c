@@ -1,7 +1,7 @@
 /* Controls of the emulated driver: setup, injected failures, counts, leaks, lookup by version. */
 #include "fake_support.h"
 
-#include "../gpu/add_words.h"
+#include "support/add_words.h"
 
 #include <string.h>
 

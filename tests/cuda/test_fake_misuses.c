@@ -1,7 +1,7 @@
 /* Detection of misuse that causes no error: one test for each misuse of rules.h, by name. Unmapped memory faults. */
 #include "fake_support.h"
 
-#include "../gpu/add_words.h"
+#include "support/add_words.h"
 #include "rules.h"
 
 #include <fcntl.h>

@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../contract/support.h"
-#include "../gpu/add_words.h"
+#include "support/pools.h"
+#include "support/add_words.h"
 #include "devices/cuda.h"
 #include "fake_cuda.h"
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../support/driver.h"
+#include "support/driver.h"
 #include "training.h"
 
 #define POISON 0xee

@@ -3,7 +3,7 @@
 #ifndef BP_TEST_TRAINING_H
 #define BP_TEST_TRAINING_H
 
-#include "../contract/support.h"
+#include "support/pools.h"
 
 #define MOST_INTERVALS 4 /* of a request */
 

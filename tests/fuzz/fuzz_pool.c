@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/plan.h"
+#include "planner/plan.h"
 #include "serving.h"
 #include "target.h"
 

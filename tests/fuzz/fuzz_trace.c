@@ -5,7 +5,7 @@
 #include <bucketpool/status.h>
 
 #include "formats/snapshots/trace_file.h"
-#include "steps/attribution.h"
+#include "planner/steps/attribution.h"
 #include "target.h"
 
 static void need(int holds)

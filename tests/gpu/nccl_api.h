@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "../fakes/nccl/fake_nccl.h"
+#include "fakes/nccl/fake_nccl.h"
 
 typedef struct nccl_id {
     char internal[128];

@@ -11,7 +11,7 @@
  * 77 without a driver or a GPU. */
 #include "rules_support.h"
 
-#include "../fakes/cuda/rules.h"
+#include "fakes/cuda/rules.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* Rules of kernels: images, launches, their arguments. */
 #include "rules_support.h"
 
-#include "../fakes/cuda/rules.h"
-#include "add_words.h"
+#include "fakes/cuda/rules.h"
+#include "support/add_words.h"
 
 BP_CUDA_RULES(BP_DECLARE_RULE)
 

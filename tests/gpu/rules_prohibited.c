@@ -1,7 +1,7 @@
 /* Rules of captures: operations that are prohibited while a capture lasts. */
 #include "rules_support.h"
 
-#include "../fakes/cuda/rules.h"
+#include "fakes/cuda/rules.h"
 
 BP_CUDA_RULES(BP_DECLARE_RULE)
 

@@ -1,7 +1,7 @@
 /* Rules of streams and events. */
 #include "rules_support.h"
 
-#include "../fakes/cuda/rules.h"
+#include "fakes/cuda/rules.h"
 
 BP_CUDA_RULES(BP_DECLARE_RULE)
 

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "mpi/halves.h"
+#include "comms/mpi/halves.h"
 
 /* From the fields, by definition. */
 static double value_by_fields(uint16_t bits, int exponent_bits)

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../contract/support.h"
+#include "support/pools.h"
 
 static bool by_caller;
 static bp_comm *everybody;

@@ -12,7 +12,7 @@
 #include <mpi.h>
 #include <stdio.h>
 
-#include "../contract/support.h"
+#include "support/pools.h"
 
 static const char *folder;
 

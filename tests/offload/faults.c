@@ -8,7 +8,7 @@
 
 #include <stdio.h>
 
-#include "../support/driver.h"
+#include "support/driver.h"
 #include "faults.h"
 
 static bp_status maybe_fail(void *user, const device_call *call)

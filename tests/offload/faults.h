@@ -2,7 +2,7 @@
 #ifndef BP_TEST_OFFLOAD_FAULTS_H
 #define BP_TEST_OFFLOAD_FAULTS_H
 
-#include "../support/trace_device.h"
+#include "support/trace_device.h"
 #include "stores.h"
 
 typedef struct faults {

@@ -6,7 +6,7 @@
 
 #include <unistd.h>
 
-#include "../contract/support.h"
+#include "support/pools.h"
 
 #define PAGE ((uint64_t)sysconf(_SC_PAGESIZE))
 

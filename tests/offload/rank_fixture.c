@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../support/trace_device.h"
+#include "support/trace_device.h"
 #include "rank_fixture.h"
 
 static const store_options SHARDS = {.groups = {[2] = "shards", [3] = "shards", [4] = "shards"},

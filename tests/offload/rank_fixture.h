@@ -2,7 +2,7 @@
 #ifndef BP_TEST_OFFLOAD_RANK_FIXTURE_H
 #define BP_TEST_OFFLOAD_RANK_FIXTURE_H
 
-#include "../comms/ranks.h"
+#include "support/scripted_ranks.h"
 #include "faults.h"
 
 #define MOST_COMMS 2

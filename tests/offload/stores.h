@@ -4,7 +4,7 @@
 
 #include <bucketpool/offload.h>
 
-#include "../contract/support.h"
+#include "support/pools.h"
 
 #define MOST_SLABS 8
 #define MOST_GROUPS MOST_SLABS

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "../support/driver.h"
-#include "../support/shortage.h"
+#include "support/driver.h"
+#include "support/shortage.h"
 #include "faults.h"
 
 /* ---- allocations of the test's thread ------------------------------------------------------------------------------ */

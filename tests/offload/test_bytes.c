@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../support/driver.h"
+#include "support/driver.h"
 #include "allocators/pool.h"
 #include "stores.h"
 

@@ -9,7 +9,7 @@
 
 #include <stdlib.h>
 
-#include "../support/driver.h"
+#include "support/driver.h"
 #include "faults.h"
 
 #define MOST_CALLS 400

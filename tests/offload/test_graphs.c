@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../support/driver.h"
+#include "support/driver.h"
 #include "graphs.h"
 
 static const char *const TOUCHED[] = {"param", "grad", "state"};

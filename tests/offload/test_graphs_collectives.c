@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
-#include "../comms/ranks.h"
-#include "../support/driver.h"
+#include "support/scripted_ranks.h"
+#include "support/driver.h"
 #include "allocators/pool.h"
 #include "faults.h"
 #include "graphs.h"

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "../support/driver.h"
+#include "support/driver.h"
 #include "stores.h"
 
 static bp_lease *lease_of(const store *s, const char *group, const char *reader)

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../support/driver.h"
+#include "support/driver.h"
 #include "stores.h"
 
 #define MIB (UINT64_C(1) << 20)

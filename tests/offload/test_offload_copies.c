@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../support/trace_device.h"
+#include "support/trace_device.h"
 #include "pages.h"
 
 #define CHUNK (3 * PAGE) /* divides no slab of these tests */

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "../support/trace_device.h"
+#include "support/trace_device.h"
 #include "pages.h"
 
 /* From resident to each of the four states, with copies in flight where the state has them. */

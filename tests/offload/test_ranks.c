@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "../support/trace_device.h"
+#include "support/trace_device.h"
 #include "graphs.h"
 #include "rank_fixture.h"
 

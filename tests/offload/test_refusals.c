@@ -9,8 +9,8 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "../support/driver.h"
-#include "offload/offload.h"
+#include "support/driver.h"
+#include "allocators/offload/offload.h"
 #include "stores.h"
 
 static const store_options WITH_PERSISTENT = {.persistent_bytes = 20000};

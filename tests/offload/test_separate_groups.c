@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#include "../support/driver.h"
+#include "support/driver.h"
 #include "stores.h"
 
 static const char *const ALL[] = {"param", "grad", "state", "main_grad", "optimizer", "persistent"};

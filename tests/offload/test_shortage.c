@@ -11,7 +11,7 @@
 
 #include <stdio.h>
 
-#include "../support/driver.h"
+#include "support/driver.h"
 #include "faults.h"
 
 #define LIMIT (UINT64_C(96) << 20)

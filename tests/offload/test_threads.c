@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../support/driver.h"
-#include "../support/trace_device.h"
+#include "support/driver.h"
+#include "support/trace_device.h"
 #include "graphs.h"
 
 #define READERS 3

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../support/brief.h"
+#include "support/brief.h"
 #include "answers.h"
 #include "planted.h"
 

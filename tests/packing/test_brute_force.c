@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-#include "../support/brief.h"
+#include "support/brief.h"
 #include "naive.h"
 
 /* Asserts the optimum and, if `capacities`, the results for capacities at it and just below. */

@@ -10,9 +10,9 @@
 
 #include <stdlib.h>
 
-#include "../support/brief.h"
+#include "support/brief.h"
 #include "naive.h"
-#include "packing/solve.h"
+#include "planner/packing/solve.h"
 
 static bp_pack_progress unseen;
 

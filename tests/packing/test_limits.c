@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../support/brief.h"
+#include "support/brief.h"
 #include "naive.h"
 
 static instance random_small(void)

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../support/brief.h"
+#include "support/brief.h"
 #include "naive.h"
 
 /* Returns a changed copy, whose optimum is `scale` times that of the original. */

@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-#include "../support/brief.h"
+#include "support/brief.h"
 #include "naive.h"
 #include "planted.h"
 

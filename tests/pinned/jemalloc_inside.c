@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "pinned/jemalloc.h"
+#include "devices/pinned/jemalloc.h"
 
 #define SLAB (8 * MIB)
 

@@ -14,7 +14,7 @@
 
 #include <stdbool.h>
 
-#include "../support/trace_device.h"
+#include "support/trace_device.h"
 
 #define KIB ((uint64_t)1 << 10)
 #define MIB ((uint64_t)1 << 20)

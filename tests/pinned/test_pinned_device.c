@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../support/driver.h"
+#include "support/driver.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define assert_ok(call) assert_int_equal((call), BP_OK)

@@ -2,7 +2,7 @@
  * Linked with -Wl,--wrap of the functions below. */
 #include "support.h"
 
-#include "../support/emulation.h"
+#include "support/emulation.h"
 
 #include <errno.h>
 #include <pthread.h>

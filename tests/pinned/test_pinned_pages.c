@@ -9,7 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "pinned/pages.h"
+#include "devices/pinned/pages.h"
 
 static bool has_no_huge_pages(void)
 {

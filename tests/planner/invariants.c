@@ -13,7 +13,7 @@
 
 #include "invariants.h"
 #include "naive.h"
-#include "scenarios.h"
+#include "support/scenarios.h"
 
 static void assert_bounds(const bp_plan *plan, const scenario *w, const naive_requests *all)
 {

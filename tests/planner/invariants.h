@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-#include "scenarios.h"
+#include "support/scenarios.h"
 
 void assert_same_fingerprint(const bp_plan *a, const bp_plan *b, bool same);
 

@@ -15,7 +15,7 @@
 
 #include "core/sha256.h"
 #include "naive.h"
-#include "scenarios.h"
+#include "support/scenarios.h"
 
 #define MOST_UNITS 64
 

@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-#include "scenarios.h"
+#include "support/scenarios.h"
 
 typedef struct naive_request {
     uint32_t id;

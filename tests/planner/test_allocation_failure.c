@@ -16,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/arch_config.h"
-#include "plan/plan.h"
+#include "planner/model/arch_config.h"
+#include "planner/plan.h"
 
 void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t count, size_t bytes);

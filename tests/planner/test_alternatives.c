@@ -10,7 +10,7 @@
 
 #include <stdbool.h>
 
-#include "scenarios.h"
+#include "support/scenarios.h"
 
 #define WORK (1u << 18) /* of each search: equal, so that results can be compared */
 

@@ -10,9 +10,9 @@
 
 #include <stdbool.h>
 
-#include "../support/brief.h"
+#include "support/brief.h"
 #include "invariants.h"
-#include "scenarios.h"
+#include "support/scenarios.h"
 
 /* ---- random models ------------------------------------------------------------------------------------------------- */
 

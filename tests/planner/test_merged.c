@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "scenarios.h"
+#include "support/scenarios.h"
 
 static bp_schedule *draw_schedule(const bp_buckets *buckets)
 {

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "scenarios.h"
+#include "support/scenarios.h"
 
 #define WORK (1u << 18) /* of each search; bounds do not depend on it */
 

@@ -13,8 +13,8 @@
 
 #include "invariants.h"
 #include "naive.h"
-#include "plan/plan.h"
-#include "scenarios.h"
+#include "planner/plan.h"
+#include "support/scenarios.h"
 
 /* ---- the checker --------------------------------------------------------------------------------------------------- */
 

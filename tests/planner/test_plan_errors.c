@@ -8,7 +8,7 @@
 
 #include <bucketpool/plan.h>
 
-#include "scenarios.h"
+#include "support/scenarios.h"
 
 static void test_plan_errors(void **state)
 {

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "scenarios.h"
+#include "support/scenarios.h"
 
 #define UNITS 5000u
 #define GROWTH 4u

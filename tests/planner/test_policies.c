@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "invariants.h"
-#include "scenarios.h"
+#include "support/scenarios.h"
 
 static bp_plan_buffer find_buffer(const bp_plan *plan, size_t role, bp_buffer_kind kind, bp_dtype dtype, uint32_t rank)
 {

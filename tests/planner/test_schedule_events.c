@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "scenarios.h"
+#include "support/scenarios.h"
 
 #define ALL_ROLES (PARAM | TRANSPOSE | GRAD | GRAD_COMM | STATE)
 

@@ -10,7 +10,7 @@
 
 #include <stdbool.h>
 
-#include "scenarios.h"
+#include "support/scenarios.h"
 
 /* ---- intervals ----------------------------------------------------------------------------------------------------- */
 

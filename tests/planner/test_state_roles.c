@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#include "scenarios.h"
+#include "support/scenarios.h"
 
 #define MAIN_GRAD BP_ROLE_BIT(BP_ROLE_MAIN_GRAD)
 #define OPTIMIZER BP_ROLE_BIT(BP_ROLE_OPTIMIZER)

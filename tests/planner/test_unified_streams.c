@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "scenarios.h"
+#include "support/scenarios.h"
 
 static const char *source_root;
 

@@ -9,7 +9,7 @@
 
 #include <bucketpool/profile.h>
 
-#include "../contract/support.h"
+#include "support/pools.h"
 #include "folder.h"
 
 static char folder[64];

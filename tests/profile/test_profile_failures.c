@@ -15,8 +15,8 @@
 #include <signal.h>
 #include <sys/resource.h>
 
-#include "../contract/support.h"
-#include "../support/shortage.h"
+#include "support/pools.h"
+#include "support/shortage.h"
 #include "folder.h"
 
 ssize_t __real_write(int file, const void *data, size_t bytes);

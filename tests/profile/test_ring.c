@@ -11,7 +11,7 @@
 #include <sys/time.h>
 #include <time.h>
 
-#include "../contract/support.h"
+#include "support/pools.h"
 #include "allocators/observers.h"
 #include "allocators/recorder.h"
 

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../contract/support.h"
+#include "support/pools.h"
 #include "allocators/pool.h"
 
 #define MOST 64u

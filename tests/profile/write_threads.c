@@ -12,7 +12,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
-#include "../contract/support.h"
+#include "support/pools.h"
 
 #define THREADS 4u
 #define POOLS 3u

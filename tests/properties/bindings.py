@@ -87,7 +87,7 @@ def load(path: str, libraries=("core",)) -> ctypes.CDLL:
         for name, (result, arguments) in _abi.FUNCTIONS[library].items():
             function = getattr(lib, name)
             function.restype, function.argtypes = result, arguments
-    # src/plan/plan.h: private
+    # src/planner/plan.h: private
     lib.bp_plan_from_info.restype = ctypes.c_int
     lib.bp_plan_from_info.argtypes = [ctypes.POINTER(PlanInfo), ctypes.POINTER(_abi.bp_plan)]
     if "core" in libraries:  # exported for our own libraries and tests

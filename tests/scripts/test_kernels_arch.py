@@ -1,4 +1,4 @@
-"""-Dkernels_arch: the GPUs that src/logprob/cuda/meson.build compiles kernels for, with an nvcc and an nvidia-smi of the test's own.
+"""-Dkernels_arch: the GPUs that clients/logprob/src/cuda/meson.build compiles kernels for, with an nvcc and an nvidia-smi of the test's own.
 
 Argument: the source directory."""
 

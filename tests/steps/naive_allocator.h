@@ -3,7 +3,7 @@
 #ifndef BP_TEST_STEPS_NAIVE_ALLOCATOR_H
 #define BP_TEST_STEPS_NAIVE_ALLOCATOR_H
 
-#include "steps/caching_allocator.h"
+#include "step/allocator/caching_allocator.h"
 
 enum { NAIVE_BLOCKS = 4096 };
 

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../planner/scenarios.h"
-#include "../support/brief.h"
+#include "support/scenarios.h"
+#include "support/brief.h"
 #include "naive_allocator.h"
 
 #define MIB ((uint64_t)1 << 20)

@@ -2,7 +2,7 @@
 #ifndef BP_TEST_UNIT_GROWN_CALLS_H
 #define BP_TEST_UNIT_GROWN_CALLS_H
 
-#include "../contract/support.h"
+#include "support/pools.h"
 
 typedef struct config_row {
     const char *name;

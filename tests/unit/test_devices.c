@@ -18,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../support/trace_device.h"
+#include "support/trace_device.h"
 #include "devices/device.h"
 
 #define PAGE ((uint64_t)sysconf(_SC_PAGESIZE))

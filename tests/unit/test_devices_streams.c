@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "../support/trace_device.h"
+#include "support/trace_device.h"
 #include "devices/host.h"
 
 #define THREADS 4

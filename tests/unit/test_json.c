@@ -4,7 +4,7 @@
 #include <jansson.h>
 #include <pthread.h>
 
-#include "../support/brief.h"
+#include "support/brief.h"
 #include "formats/json.h"
 
 #define DEEPEST 64

@@ -3,7 +3,7 @@
 
 #include <jansson.h>
 
-#include "plan/plan.h"
+#include "planner/plan.h"
 
 /* A plan of four units with two roles, so that copies, slabs and classes all appear. */
 static bp_plan *make_plan(void)

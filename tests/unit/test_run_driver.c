@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "../support/trace_device.h"
+#include "support/trace_device.h"
 #include "devices/device.h"
 #include "run/driver.h"
 

@@ -55,7 +55,7 @@ PRIVATE_HEADERS = {"core/print.h", "devices/clients.h", "devices/cuda_driver.h",
 LARGEST_FOLDER = 25
 LARGEST_FOLDERS = {
     "tests/cli": 29, "tests/contract": 28, "tests/offload": 28, "tests/gpu": 26, "tests/unit": 28,
-    "src/steps": 30,  # the steps of a trace, and the model of PyTorch's allocator beside them
+    "src/planner/steps": 30,  # the steps of a trace, and the model of PyTorch's allocator beside them
     "tests/fakes/cuda": 37,  # the emulated driver: a file for each part of its interface
 }
 LARGE_FOLDERS = ("tests/data", "tests/fuzz/corpus")

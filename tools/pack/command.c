@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "core/print.h"
-#include "files/json_writer.h"
+#include "core/json_writer.h"
 #include "formats/packing_file.h"
 #include "pictures/pictures.h"
 #include "shared/cli.h"

@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-#include "files/json_writer.h"
+#include "core/json_writer.h"
 #include "plan/options.h"
 
 /* Model state of one GPU outside the pool. */

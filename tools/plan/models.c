@@ -12,9 +12,9 @@
 
 #include <bucketpool/formats.h>
 
-#include "files/files.h"
+#include "core/files.h"
 #include "formats/models/hub.h"
-#include "model/arch_config.h"
+#include "planner/model/arch_config.h"
 #include "shared/cli.h"
 #include "shared/sheet.h"
 

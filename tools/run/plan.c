@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "plan/from_info.h"
+#include "planner/from_info.h"
 #include "shared/cli.h"
 #include "shared/progress.h"
 

@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-#include "files/json_writer.h"
+#include "core/json_writer.h"
 
 /* Part of the interface: scripts depend on them. */
 enum {

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "files/files.h"
-#include "files/kinds.h"
+#include "core/files.h"
+#include "core/kinds.h"
 #include "formats/snapshots/trace_file.h"
 #include "shared/cli.h"
 

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#include "files/files.h"
+#include "core/files.h"
 
 typedef struct output {
     const char *option, *path; /* of the command line; path is NULL where the option was not given */

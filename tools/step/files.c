@@ -10,7 +10,7 @@
 #include "core/fail.h"
 #include "core/print.h"
 #include "pictures/pictures.h"
-#include "plan/from_info.h"
+#include "planner/from_info.h"
 #include "step/step.h"
 
 static int fail_without_items(const char *option, const step_answer *a)

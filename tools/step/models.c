@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "steps/playback.h"
+#include "step/allocator/playback.h"
 
 /* Bytes of a segment at the peak. */
 typedef struct segment_use {

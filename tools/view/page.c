@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "files/json_writer.h"
+#include "core/json_writer.h"
 
 /* Placeholder in page.html for the data: JSON in a script element that browsers do not run. */
 static const char place[] = "BUCKETPOOL_SNAPSHOTS";

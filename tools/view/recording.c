@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "core/fail.h"
-#include "steps/attribution.h"
-#include "steps/steps.h"
+#include "planner/steps/attribution.h"
+#include "planner/steps/steps.h"
 #include "view/ranges.h"
 
 typedef struct reader {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "files/json_writer.h"
+#include "core/json_writer.h"
 #include "shared/cli.h"
 #include "shared/sheet.h"
 

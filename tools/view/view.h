@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "files/files.h"
+#include "core/files.h"
 #include "shared/cli.h"
 #include "view/recording.h"
 #include "view/timeline.h"

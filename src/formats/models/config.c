@@ -9,7 +9,7 @@
 #include "formats/json.h"
 #include "formats/models/reader.h"
 #include "formats/models/unread.h"
-#include "model/arch_config.h"
+#include "planner/model/arch_config.h"
 
 /* The largest nested object that is read member by member (attn_config). Larger ones are lists of labels, of which
  * only the number is used. */

@@ -8,7 +8,7 @@
 
 #include "core/fail.h"
 #include "core/structs.h"
-#include "files/kinds.h"
+#include "core/kinds.h"
 #include "formats/file.h"
 #include "formats/json.h"
 

@@ -7,7 +7,7 @@
 #include "core/fail.h"
 #include "formats/file.h"
 #include "formats/models/reader.h"
-#include "model/arch_config.h"
+#include "planner/model/arch_config.h"
 
 /* ---- names of units ---------------------------------------------------------------------------------------------- */
 

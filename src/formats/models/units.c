@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "core/fail.h"
-#include "files/json_writer.h"
+#include "core/json_writer.h"
 #include "formats/file.h"
 #include "formats/json.h"
 #include "formats/models/reader.h"

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "core/fail.h"
-#include "files/files.h"
+#include "core/files.h"
 #include "formats/file.h"
 #include "formats/snapshots/snapshot_file.h"
 #include "formats/snapshots/trace_tables.h"

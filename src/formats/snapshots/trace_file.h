@@ -8,7 +8,7 @@
 #ifndef BP_FORMATS_SNAPSHOTS_TRACE_FILE_H
 #define BP_FORMATS_SNAPSHOTS_TRACE_FILE_H
 
-#include "steps/trace.h"
+#include "planner/steps/trace.h"
 
 typedef struct bp_trace_file bp_trace_file;
 

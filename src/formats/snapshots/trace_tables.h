@@ -4,7 +4,7 @@
 
 #include "core/index.h"
 #include "formats/snapshots/pickle.h"
-#include "steps/trace.h"
+#include "planner/steps/trace.h"
 
 /* An array that grows; its memory counts in the budget. */
 typedef struct bp_table {

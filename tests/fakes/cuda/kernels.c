@@ -1,5 +1,5 @@
 /* The kernels of tests/gpu, for the emulated driver. */
-#include "../../gpu/add_words.h"
+#include "support/add_words.h"
 #include "fake_kernels.h"
 
 extern const fake_kernel fake_kernels[];

@@ -1,0 +1,39 @@
+/* Compiled if the toolkit's header is installed: the numbers of the emulation and of the library equal those of
+ * cublas_api.h. */
+#include "fakes/cublas/internal.h"
+
+#include "cuda/cuda.h"
+
+#include <cublas_v2.h>
+
+#define SAME(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #theirs)
+
+SAME(NOT_INITIALIZED, CUBLAS_STATUS_NOT_INITIALIZED);
+SAME(INVALID_VALUE, CUBLAS_STATUS_INVALID_VALUE);
+SAME(EXECUTION_FAILED, CUBLAS_STATUS_EXECUTION_FAILED);
+SAME(ALLOC_FAILED, CUBLAS_STATUS_ALLOC_FAILED);
+SAME(NOT_SUPPORTED, CUBLAS_STATUS_NOT_SUPPORTED);
+SAME(BP_CUBLAS_SUCCESS, CUBLAS_STATUS_SUCCESS);
+SAME(BP_CUBLAS_ALLOC_FAILED, CUBLAS_STATUS_ALLOC_FAILED);
+SAME(BP_CUBLAS_ARCH_MISMATCH, CUBLAS_STATUS_ARCH_MISMATCH);
+SAME(BP_CUBLAS_NOT_SUPPORTED, CUBLAS_STATUS_NOT_SUPPORTED);
+
+SAME(BP_CUBLAS_N, CUBLAS_OP_N);
+SAME(BP_CUBLAS_T, CUBLAS_OP_T);
+SAME(BP_CUBLAS_FP32, CUDA_R_32F);
+SAME(BP_CUBLAS_FP16, CUDA_R_16F);
+SAME(BP_CUBLAS_BF16, CUDA_R_16BF);
+SAME(FP32, CUDA_R_32F);
+SAME(FP16, CUDA_R_16F);
+SAME(BF16, CUDA_R_16BF);
+SAME(BP_CUBLAS_SUMS_FP32, CUBLAS_COMPUTE_32F);
+SAME(BP_CUBLAS_SUMS_FP32_PEDANTIC, CUBLAS_COMPUTE_32F_PEDANTIC);
+SAME(SUMS_FP32, CUBLAS_COMPUTE_32F);
+SAME(SUMS_FP32_PEDANTIC, CUBLAS_COMPUTE_32F_PEDANTIC);
+SAME(BP_CUBLAS_ANY_ALGORITHM, CUBLAS_GEMM_DEFAULT);
+SAME(BP_CUBLAS_NO_NARROW_SUMS, CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
+SAME(0, CUBLAS_DEFAULT_MATH);
+
+/* Handles, streams and 64-bit sizes are passed as they are. */
+_Static_assert(sizeof(cublasHandle_t) == sizeof(void *) && sizeof(cudaStream_t) == sizeof(void *), "handles");
+_Static_assert(sizeof(cublasStatus_t) == sizeof(int) && sizeof(cudaDataType) == sizeof(int), "enumerations");

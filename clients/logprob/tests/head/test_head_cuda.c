@@ -1,0 +1,185 @@
+/* The fused head on cuda: on the emulated driver with emulated kernels and an emulated cuBLAS, or on a GPU. Results against fp64, capture
+ * and replay, and a device that is destroyed before the head. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <bucketpool/capture.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/pools.h"
+#include "support/driver.h"
+#include "device_tensors.h"
+
+static bp_lm_head *new_head(bp_device *device, const head_case *c, bp_targets targets)
+{
+    bp_lm_head_config config = head_config_of(c);
+    config.targets = targets;
+    bp_lm_head *head = NULL;
+    bp_status status = bp_lm_head_create(device, &config, &head);
+    if (status == BP_ERR_UNSUPPORTED && has_real_driver()) { /* a build without kernels, or a machine without cuBLAS */
+        printf("%s\n", bp_error_detail());
+        fflush(stdout);
+        _Exit(77);
+    }
+    assert_ok(status);
+    return head;
+}
+
+static void call(bp_lm_head *head, device_tensors *w, bp_stream *stream)
+{
+    assert_ok(bp_lm_head_forward(head, &w->there.batch, &w->there.outputs, stream));
+    assert_ok(bp_lm_head_backward(head, &w->there.batch, &w->there.gradients, stream));
+}
+
+static void test_random(void **state)
+{
+    (void)state;
+    bp_device *device = new_cuda();
+    for (uint64_t seed = 0; seed < 8; seed++) {
+        head_case c = random_case(seed);
+        c.masks_finite = true;
+        device_tensors w;
+        begin_device_tensors(&w, device, &c, 0, c.vocab);
+        bp_lm_head *head = new_head(device, &c, BP_TARGETS_MASK);
+        for (int again = 0; again < 2; again++) {
+            reset_device_tensors(&w);
+            call(head, &w, again == 0 ? w.stream : NULL);
+            assert_true(matches_reference(&w));
+        }
+        bp_lm_head_destroy(&head);
+        end_device_tensors(&w);
+    }
+    bp_device_destroy(&device);
+}
+
+static const head_case some = {.batch = 2,
+                               .sequence = 9,
+                               .hidden = 16,
+                               .vocab = 50,
+                               .dtype = BP_DTYPE_BF16,
+                               .grad_dtype = BP_DTYPE_BF16,
+                               .chunk = 4,
+                               .temperature = 1,
+                               .has_entropy = true,
+                               .seed = 2};
+
+static void test_info(void **state)
+{
+    (void)state;
+    bp_device *device = new_cuda();
+    bp_lm_head *head = new_head(device, &some, BP_TARGETS_MASK);
+    const bp_lm_head_info info = *bp_lm_head_get_info(head);
+    assert_string_equal(info.products, "cublas");
+    assert_string_equal(info.kernels, "cuda");
+    assert_int_equal(info.workspace_bytes, info.planned_bytes);
+    assert_int_equal(info.workspace_bytes, usage_of(device).committed_bytes);
+    assert_int_equal(info.chunk_bytes, 4 * 50 * 4);
+    bp_lm_head_destroy(&head);
+    bp_device_destroy(&device);
+}
+
+static void launch(bp_capture *capture, bp_graph *graph, bp_stream *stream)
+{
+    assert_ok(bp_capture_before_launch(capture, stream));
+    assert_ok(bp_graph_launch(graph, stream));
+    assert_ok(bp_capture_launched(capture, stream));
+}
+
+/* Both passes in one graph, alternating with eager ones: equal bits. */
+static void replay(bp_device *device, bp_targets targets)
+{
+    device_tensors w;
+    begin_device_tensors(&w, device, &some, 0, some.vocab);
+    bp_lm_head *head = new_head(device, &some, targets);
+    bp_capture *capture = NULL;
+    bp_graph *graph = NULL;
+    reset_device_tensors(&w);
+    call(head, &w, w.stream);
+    copy_device_tensors(&w, true);
+    const uint64_t bits = bits_of(&w.here);
+    assert_true(targets == BP_TARGETS_ERROR || matches_reference(&w)); /* a bad target makes its token NaN */
+    if (targets == BP_TARGETS_ERROR)
+        assert_fails(bp_lm_head_check(head), BP_ERR_INVALID_ARGUMENT, "-100");
+    assert_ok(bp_capture_begin(bp_lm_head_get_info(head)->pool, NULL, &capture));
+    assert_ok(bp_graph_begin(w.stream));
+    call(head, &w, w.stream);
+    assert_ok(bp_graph_end(w.stream, &graph));
+    assert_ok(bp_capture_end(capture));
+    assert_ok(bp_lm_head_check(head)); /* not launched yet */
+    for (int i = 0; i < 6; i++) {
+        reset_device_tensors(&w);
+        if (i % 3 == 2)
+            call(head, &w, w.stream);
+        else
+            launch(capture, graph, w.stream);
+        if (targets == BP_TARGETS_ERROR)
+            assert_fails(bp_lm_head_check(head), BP_ERR_INVALID_ARGUMENT, "-100");
+        copy_device_tensors(&w, true);
+        assert_true(bits_of(&w.here) == bits);
+    }
+    bp_graph_destroy(&graph);
+    bp_capture_destroy(&capture);
+    bp_lm_head_destroy(&head);
+    end_device_tensors(&w);
+}
+
+static void test_captured(void **state)
+{
+    (void)state;
+    bp_device *device = new_cuda();
+    replay(device, BP_TARGETS_MASK);
+    replay(device, BP_TARGETS_ERROR);
+    bp_device_destroy(&device);
+}
+
+/* A check waits for the backward pass as well, so its outputs are complete for any stream. */
+static void test_check_waits(void **state)
+{
+    (void)state;
+    bp_device *device = new_cuda();
+    device_tensors w;
+    head_case ignoring = some; /* the targets that would be bad */
+    ignoring.ignores = ignoring.masks_finite = true;
+    begin_device_tensors(&w, device, &ignoring, 0, some.vocab);
+    bp_lm_head *head = new_head(device, &ignoring, BP_TARGETS_ERROR);
+    bp_stream *caller = w.stream, *other = NULL;
+    assert_ok(bp_stream_create(device, "other", &other));
+    for (int i = 0; i < 3; i++) {
+        reset_device_tensors(&w);
+        call(head, &w, caller);
+        assert_ok(bp_lm_head_check(head));
+        w.stream = other;
+        assert_true(matches_reference(&w));
+        w.stream = caller;
+        assert_ok(bp_stream_synchronize(caller));
+    }
+    bp_stream_destroy(&other);
+    bp_lm_head_destroy(&head);
+    end_device_tensors(&w);
+    bp_device_destroy(&device);
+}
+
+static void test_device_goes_first(void **state)
+{
+    (void)state;
+    bp_device *device = new_cuda();
+    bp_lm_head *head = new_head(device, &some, BP_TARGETS_MASK);
+    bp_device_destroy(&device);
+    bp_lm_head_destroy(&head);
+    assert_null(head);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_info),
+                                       cmocka_unit_test(test_captured), cmocka_unit_test(test_check_waits),
+                                       cmocka_unit_test(test_device_goes_first)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,362 @@
+/* The fused head against a plain fp64 computation that stores all logits. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "../support/hosts.h"
+#include "heads.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/pools.h"
+
+static void check_options(const head_options *options)
+{
+    seed(61);
+    head_batch h = new_head_batch(options);
+    bp_lm_head *head = new_head(device, &h);
+    check_head(head, &h);
+    bp_lm_head_destroy(&head);
+    assert_null(head);
+    free_head_batch(&h);
+}
+
+static void chunks_dtypes_and_entropies(void **state)
+{
+    (void)state;
+    static const int64_t chunks[] = {0, 1, 3, 5, 16, 17, 1000};
+    for (int dtype = BP_DTYPE_FP32; dtype <= BP_DTYPE_BF16; dtype++)
+        for (size_t c = 0; c < 7; c++)
+            for (int variant = 0; variant < 4; variant++)
+                check_options(&(head_options){.batch = 2,
+                                              .sequence = 17,
+                                              .hidden = 24,
+                                              .columns = 131,
+                                              .dtype = (bp_dtype)dtype,
+                                              .grad_dtype = variant == 3 ? (bp_dtype)dtype : BP_DTYPE_FP32,
+                                              .chunk = chunks[c],
+                                              .with_entropy = (variant & 1) != 0,
+                                              .without_logprob = variant == 3,
+                                              .masked = variant >= 2,
+                                              .accumulate = variant == 1,
+                                              .temperature = variant == 2 ? 0.6 : 1,
+                                              .outside_in_16 = 2,
+                                              .ignored_in_16 = variant == 3 ? 5 : 0,
+                                              .vocab_start = variant == 1 ? 700 : 0});
+}
+
+/* More columns than a kernel tile, and hidden sizes that are not a multiple of a vector. */
+static void shapes_may_be_odd(void **state)
+{
+    (void)state;
+    static const uint64_t shapes[][4] = {{1, 1, 1, 1},     {1, 1, 3, 2},    {3, 1, 1, 9},
+                                         {1, 7, 33, 4100}, {4, 3, 129, 61}, {2, 40, 5, 2048}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int dtype = BP_DTYPE_FP32; dtype <= BP_DTYPE_BF16; dtype++)
+            check_options(&(head_options){.batch = shapes[i][0],
+                                          .sequence = shapes[i][1],
+                                          .hidden = shapes[i][2],
+                                          .columns = shapes[i][3],
+                                          .dtype = (bp_dtype)dtype,
+                                          .chunk = 3,
+                                          .with_entropy = true});
+}
+
+static void random_heads_are_true(void **state)
+{
+    (void)state;
+    for (uint64_t round = 0; round < 60; round++) {
+        seed(500 + round);
+        head_options o = {.batch = 1 + random_below(3),
+                          .sequence = 1 + random_below(20),
+                          .hidden = 1 + random_below(70),
+                          .columns = 1 + random_below(400),
+                          .dtype = (bp_dtype)(BP_DTYPE_FP32 + random_below(3)),
+                          .hidden_at = random_layout(),
+                          .hidden_grad_at = random_layout(),
+                          .weight_at = {.shift = random_below(9), .row_gap = random_below(2) * random_below(30)},
+                          .weight_grad_at = {.shift = random_below(9), .row_gap = random_below(2) * random_below(30)},
+                          .target = random_layout(),
+                          .outputs = random_layout(),
+                          .upstream = random_layout(),
+                          .mask = random_layout(),
+                          .masked = random_below(3) == 0,
+                          .with_entropy = random_below(2) == 0,
+                          .accumulate = random_below(3) == 0,
+                          .temperature = random_below(2) == 0 ? 0 : 0.5 + random_below(3),
+                          .chunk = random_below(9),
+                          .threads = random_below(3),
+                          .outside_in_16 = random_below(4),
+                          .ignored_in_16 = random_below(3) * 3,
+                          .ignores_first = random_below(2) == 0};
+        o.grad_dtype = random_below(2) == 0 ? o.dtype : BP_DTYPE_FP32;
+        if (round % 2 != 0) {
+            o.targets = 1 + random_below(6);
+            o.biased = random_below(3) != 0;
+            o.with_logsumexp = random_below(2) == 0;
+            o.with_mean = random_below(2) == 0;
+            o.heated = random_below(2) == 0;
+            o.soft_cap = random_below(2) == 0 ? 2 + random_below(20) : 0;
+        }
+        if (round % 8 == 7) { /* products of one term, exact in fp32: rounded alike */
+            o.hidden = 1;
+            o.dtype = BP_DTYPE_BF16;
+            o.grad_dtype = o.grad_dtype == BP_DTYPE_FP32 ? BP_DTYPE_FP32 : BP_DTYPE_BF16;
+            o.biased = false;
+            o.rounding = random_below(2) == 0 ? BP_DTYPE_BF16 : BP_DTYPE_FP16;
+        }
+        head_batch h = new_head_batch(&o);
+        bp_lm_head *head = new_head(device, &h);
+        check_head(head, &h);
+        check_head(head, &h); /* again, over leftovers in the workspaces */
+        bp_lm_head_destroy(&head);
+        free_head_batch(&h);
+    }
+}
+
+static void strides_of_0_are_rows_without_gaps(void **state)
+{
+    (void)state;
+    head_options o = {.batch = 2, .sequence = 9, .hidden = 12, .columns = 50, .chunk = 4, .with_entropy = true};
+    head_batch h = new_head_batch(&o);
+    bp_lm_head *head = new_head(device, &h);
+    shard all = whole_shard(&h.tokens);
+    bp_lm_head_batch call = head_call_of(&h, all);
+    bp_logprob_outputs outputs = outputs_of(&h.tokens);
+    bp_lm_head_gradients gradients = head_gradients_of(&h, all);
+    call.hidden.batch_stride = call.hidden.stride = call.weight_stride = 0;
+    gradients.hidden_grad.batch_stride = gradients.hidden_grad.stride = gradients.weight_grad_stride = 0;
+    assert_ok(bp_lm_head_forward(head, &call, &outputs, NULL));
+    assert_ok(bp_lm_head_backward(head, &call, &gradients, NULL));
+    assert_true(head_outputs_are_true(&h) && hidden_grad_is_true(&h, all) && weight_grad_is_true(&h, all));
+    bp_lm_head_destroy(&head);
+    free_head_batch(&h);
+}
+
+/* Padding may be NaN: "the row is not read". */
+static void masked_states_do_not_matter(void **state)
+{
+    (void)state;
+    for (int dtype = BP_DTYPE_FP32; dtype <= BP_DTYPE_BF16; dtype++)
+        check_options(&(head_options){.batch = 2,
+                                      .sequence = 17,
+                                      .hidden = 24,
+                                      .columns = 131,
+                                      .dtype = (bp_dtype)dtype,
+                                      .chunk = 5,
+                                      .with_entropy = true,
+                                      .masked = true,
+                                      .masked_is_nan = true});
+}
+
+static void all_tokens_may_be_masked(void **state)
+{
+    (void)state;
+    for (int variant = 0; variant < 4; variant++) {
+        head_options o = {.batch = 3,
+                          .sequence = 7,
+                          .hidden = 12,
+                          .columns = 50,
+                          .dtype = (variant & 1) != 0 ? BP_DTYPE_BF16 : BP_DTYPE_FP32,
+                          .chunk = 4,
+                          .with_entropy = true,
+                          .masked = true,
+                          .accumulate = (variant & 2) != 0};
+        head_batch h = new_head_batch(&o);
+        memset(h.tokens.mask.memory, 0, h.tokens.mask.bytes);
+        memset(h.hidden.memory, 0xff, h.hidden.bytes);
+        bp_lm_head *head = new_head(device, &h);
+        check_head(head, &h);
+        bp_lm_head_destroy(&head);
+        free_head_batch(&h);
+    }
+}
+
+/* hidden_grad alone, weight_grad alone, no upstream gradients. */
+static void outputs_may_be_left_out(void **state)
+{
+    (void)state;
+    head_options o = {.batch = 2, .sequence = 9, .hidden = 12, .columns = 50, .chunk = 4, .with_entropy = true};
+    head_batch h = new_head_batch(&o);
+    bp_lm_head *head = new_head(device, &h);
+    shard all = whole_shard(&h.tokens);
+    bp_lm_head_batch call = head_call_of(&h, all);
+    bp_logprob_outputs outputs = outputs_of(&h.tokens);
+    assert_ok(bp_lm_head_forward(head, &call, &outputs, NULL));
+    bp_lm_head_gradients gradients = head_gradients_of(&h, all);
+    gradients.weight_grad = NULL;
+    assert_ok(bp_lm_head_backward(head, &call, &gradients, NULL));
+    assert_true(hidden_grad_is_true(&h, all));
+    for (size_t i = 0; i < h.weight_grad.bytes; i++)
+        assert_int_equal(h.weight_grad.memory[i], POISON);
+    poison_view(&h.hidden_grad, POISON);
+    gradients = head_gradients_of(&h, all);
+    gradients.hidden_grad = (bp_token_rows){.data = NULL};
+    assert_ok(bp_lm_head_backward(head, &call, &gradients, NULL));
+    assert_true(weight_grad_is_true(&h, all));
+    for (size_t i = 0; i < h.hidden_grad.bytes; i++)
+        assert_int_equal(h.hidden_grad.memory[i], POISON);
+    gradients = head_gradients_of(&h, all);
+    gradients.logprob_grad.data = gradients.entropy_grad.data = NULL;
+    h.o.without_logprob = true;
+    h.o.with_entropy = false;
+    assert_ok(bp_lm_head_backward(head, &call, &gradients, NULL));
+    assert_true(hidden_grad_is_true(&h, all) && weight_grad_is_true(&h, all));
+    bp_lm_head_destroy(&head);
+    free_head_batch(&h);
+}
+
+/* Results of no tokens: sums of gradients are zero, unless they are added to. */
+static void no_tokens_have_no_gradients(void **state)
+{
+    (void)state;
+    for (int accumulate = 0; accumulate < 2; accumulate++) {
+        head_options o = {.batch = 1, .sequence = 3, .hidden = 12, .columns = 50, .biased = true};
+        o.accumulate = accumulate;
+        head_batch h = new_head_batch(&o);
+        bp_lm_head *head = new_head(device, &h);
+        bp_lm_head_batch call = head_call_of(&h, whole_shard(&h.tokens));
+        bp_lm_head_gradients gradients = head_gradients_of(&h, whole_shard(&h.tokens));
+        call.hidden.sequence = gradients.hidden_grad.sequence = 0;
+        assert_ok(bp_lm_head_backward(head, &call, &gradients, NULL));
+        for (uint64_t v = 0; v < 50; v++) {
+            assert_true(value_of(&h.bias_grad, 0, 0, (uint32_t)v) ==
+                        (accumulate ? value_of(&h.bias, 0, 0, (uint32_t)v) : 0));
+            assert_true(*(float *)row_at(&h.weight_grad, 0, v) == (accumulate ? h.before[v * 12] : 0));
+        }
+        bp_lm_head_destroy(&head);
+        free_head_batch(&h);
+    }
+}
+
+static void runs_have_the_same_bits(void **state)
+{
+    (void)state;
+    for (int dtype = BP_DTYPE_FP32; dtype <= BP_DTYPE_BF16; dtype++) {
+        head_options o = {
+            .batch = 2, .sequence = 33, .hidden = 64, .columns = 700, .chunk = 7, .with_entropy = true, .threads = 2};
+        o.dtype = (bp_dtype)dtype;
+        seed(8);
+        head_batch a = new_head_batch(&o);
+        seed(8);
+        head_batch b = new_head_batch(&o);
+        bp_lm_head *head = new_head(device, &a);
+        run_head(head, &a);
+        for (int run = 0; run < 5; run++) {
+            if (run == 3) {
+                bp_lm_head_destroy(&head);
+                head = new_head(device, &b);
+            }
+            poison_head(&b);
+            run_head(head, &b);
+            assert_true(same_rows(&a.tokens.logprob, &b.tokens.logprob, "log-probabilities"));
+            assert_true(same_rows(&a.tokens.entropy, &b.tokens.entropy, "entropies"));
+            assert_true(same_rows(&a.hidden_grad, &b.hidden_grad, "hidden_grad"));
+            assert_true(same_rows(&a.weight_grad, &b.weight_grad, "weight_grad"));
+        }
+        bp_lm_head_destroy(&head);
+        free_head_batch(&a);
+        free_head_batch(&b);
+    }
+}
+
+/* On delayed streams, with a copy before and after; both chunk workspaces alternate. */
+static void heads_keep_stream_order(void **state)
+{
+    (void)state;
+    for (uint64_t round = 0; round < 5; round++) {
+        bp_device *slow = new_slow_host(300, 40 + round);
+        bp_stream *streams[2];
+        head_options o = {.batch = 1, .sequence = 23, .hidden = 16, .columns = 90, .chunk = 4, .with_entropy = true};
+        head_batch h[2];
+        uint8_t *kept[2];
+        for (int i = 0; i < 2; i++) {
+            assert_ok(bp_stream_create(slow, NULL, &streams[i]));
+            h[i] = new_head_batch(&o);
+        }
+        bp_lm_head *head = new_head(slow, &h[0]);
+        for (int i = 0; i < 2; i++) {
+            bp_lm_head_batch call = head_call_of(&h[i], whole_shard(&h[i].tokens));
+            bp_logprob_outputs outputs = outputs_of(&h[i].tokens);
+            bp_lm_head_gradients gradients = head_gradients_of(&h[i], whole_shard(&h[i].tokens));
+            view weight = h[i].weight;
+            kept[i] = malloc(weight.bytes);
+            assert_non_null(kept[i]);
+            memcpy(kept[i], weight.memory, weight.bytes);
+            memset(weight.memory, 0xff, weight.bytes);
+            assert_ok(bp_stream_copy(streams[i], weight.memory, kept[i], weight.bytes));
+            assert_ok(bp_lm_head_forward(head, &call, &outputs, streams[i]));
+            assert_ok(bp_lm_head_backward(head, &call, &gradients, streams[i]));
+        }
+        if (round % 2 == 0)
+            bp_lm_head_destroy(&head);
+        else
+            assert_ok(bp_lm_head_check(head));
+        for (int i = 0; i < 2; i++) {
+            assert_true(head_outputs_are_true(&h[i]));
+            assert_true(hidden_grad_is_true(&h[i], whole_shard(&h[i].tokens)));
+            assert_true(weight_grad_is_true(&h[i], whole_shard(&h[i].tokens)));
+        }
+        bp_lm_head_destroy(&head);
+        for (int i = 0; i < 2; i++) {
+            bp_stream_destroy(&streams[i]);
+            free(kept[i]);
+            free_head_batch(&h[i]);
+        }
+        bp_device_destroy(&slow);
+    }
+}
+
+/* One chunk of fp32 logits and fixed parts; the plan matches the allocation for any number of tokens. */
+static void memory_is_one_chunk(void **state)
+{
+    (void)state;
+    uint64_t workspace[2];
+    for (int i = 0; i < 2; i++) {
+        head_options o = {.batch = 1, .sequence = i == 0 ? 400 : 4000, .hidden = 8, .columns = 1000, .chunk = 64};
+        bp_lm_head_config config;
+        bp_lm_head *head = NULL;
+        bp_lm_head_info info;
+        bp_pool_statistics statistics = {.size = sizeof statistics};
+        assert_ok(bp_lm_head_config_init(&config, sizeof config));
+        config.max_tokens = o.sequence;
+        config.hidden = o.hidden;
+        config.vocab = o.columns;
+        config.chunk = o.chunk;
+        assert_ok(bp_lm_head_create(device, &config, &head));
+        info = *bp_lm_head_get_info(head);
+        assert_non_null(strstr(info.products, ".so"));
+        assert_int_equal(info.vocab, 1000);
+        assert_in_range(info.chunk_bytes, 64 * 1000 * 4, 64 * 1000 * 4 + 65536);
+        assert_int_equal(info.workspace_bytes, info.planned_bytes);
+        assert_in_range(info.workspace_bytes, info.chunk_bytes, info.chunk_bytes + info.other_bytes + 65536);
+        assert_ok(bp_pool_statistics_get(bp_lm_head_get_info(head)->pool, &statistics));
+        assert_int_equal(statistics.slab_bytes, info.workspace_bytes);
+        workspace[i] = info.workspace_bytes;
+        bp_lm_head_destroy(&head);
+    }
+    assert_in_range(workspace[1], workspace[0], workspace[0] + 3600 * 64);
+}
+
+int main(void)
+{
+    void *none = NULL;
+    if (open_host(&none) != 0)
+        return 1;
+    bool has = has_products(device);
+    close_host(&none);
+    if (!has)
+        return 77;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunks_dtypes_and_entropies), cmocka_unit_test(shapes_may_be_odd),
+        cmocka_unit_test(random_heads_are_true),       cmocka_unit_test(masked_states_do_not_matter),
+        cmocka_unit_test(all_tokens_may_be_masked),    cmocka_unit_test(strides_of_0_are_rows_without_gaps),
+        cmocka_unit_test(outputs_may_be_left_out),     cmocka_unit_test(runs_have_the_same_bits),
+        cmocka_unit_test(no_tokens_have_no_gradients), cmocka_unit_test(heads_keep_stream_order),
+        cmocka_unit_test(memory_is_one_chunk)};
+    return cmocka_run_group_tests(tests, open_host, close_host);
+}

@@ -1,0 +1,306 @@
+/* Heads and calls that are refused: the error has the argument and its numbers, and nothing is written. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "../support/hosts.h"
+#include "heads.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "support/scenarios.h"
+
+#define BAD BP_ERR_INVALID_ARGUMENT
+
+typedef struct setting {
+    head_batch h;
+    bp_lm_head *head;
+    bp_stream *stream;
+    bp_lm_head_batch call;
+    bp_logprob_outputs outputs;
+    bp_lm_head_gradients gradients;
+} setting;
+
+static setting s;
+
+static void restore_scenario(void)
+{
+    s.call = head_call_of(&s.h, whole_shard(&s.h.tokens));
+    s.outputs = outputs_of(&s.h.tokens);
+    s.gradients = head_gradients_of(&s.h, whole_shard(&s.h.tokens));
+}
+
+static int begin(void **state)
+{
+    (void)state;
+    head_options o = {.batch = 2, .sequence = 5, .hidden = 12, .columns = 100, .with_entropy = true, .chunk = 2};
+    s.h = new_head_batch(&o);
+    s.head = new_head(device, &s.h);
+    assert_ok(bp_stream_create(device, "s", &s.stream));
+    restore_scenario();
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    bp_stream_destroy(&s.stream);
+    bp_lm_head_destroy(&s.head);
+    free_head_batch(&s.h);
+    return 0;
+}
+
+static void assert_nothing_written(void)
+{
+    assert_ok(bp_device_synchronize(device));
+    view *const outputs[] = {&s.h.tokens.logprob, &s.h.tokens.entropy, &s.h.hidden_grad, &s.h.weight_grad};
+    for (size_t i = 0; i < 4; i++)
+        for (size_t byte = 0; byte < outputs[i]->bytes; byte++)
+            assert_int_equal(outputs[i]->memory[byte], POISON);
+}
+
+#define assert_forward_fails(status, ...)                                                                              \
+    do {                                                                                                               \
+        assert_fails(bp_lm_head_forward(s.head, &s.call, &s.outputs, NULL), status, __VA_ARGS__);                      \
+        assert_fails(bp_lm_head_forward(s.head, &s.call, &s.outputs, s.stream), status, __VA_ARGS__);                  \
+        assert_nothing_written();                                                                                      \
+    } while (0)
+
+#define assert_backward_fails(status, ...)                                                                             \
+    do {                                                                                                               \
+        assert_fails(bp_lm_head_backward(s.head, &s.call, &s.gradients, NULL), status, __VA_ARGS__);                   \
+        assert_fails(bp_lm_head_backward(s.head, &s.call, &s.gradients, s.stream), status, __VA_ARGS__);               \
+        assert_nothing_written();                                                                                      \
+    } while (0)
+
+#define assert_both_fail(status, ...)                                                                                  \
+    do {                                                                                                               \
+        assert_forward_fails(status, __VA_ARGS__);                                                                     \
+        assert_backward_fails(status, __VA_ARGS__);                                                                    \
+        restore_scenario();                                                                                            \
+    } while (0)
+
+/* ---- heads --------------------------------------------------------------------------------------------------------- */
+
+/* `config` is the variable in `change`. */
+#define assert_no_head(on, change, status, ...)                                                                        \
+    do {                                                                                                               \
+        config = head_config_of(&s.h, whole_shard(&s.h.tokens));                                                       \
+        change;                                                                                                        \
+        bp_lm_head *no_head = (bp_lm_head *)&no_head;                                                                  \
+        assert_fails(bp_lm_head_create(on, &config, &no_head), status, __VA_ARGS__);                                   \
+        assert_ptr_equal(no_head, &no_head);                                                                           \
+    } while (0)
+
+static void invalid_heads_are_refused(void **state)
+{
+    (void)state;
+    bp_lm_head_config config;
+    assert_no_head(device, config.hidden = 0, BAD, "hidden");
+    assert_no_head(device, config.vocab = 0, BAD, "vocab");
+    assert_no_head(device, config.max_tokens = 0, BAD, "token");
+    assert_no_head(device, config.chunk = -3, BAD, "chunk", "-3");
+    assert_no_head(device, config.dtype = BP_DTYPE_FP64, BAD, "fp64");
+    assert_no_head(device, config.dtype = BP_DTYPE_NONE, BAD, "none");
+    assert_no_head(device, config.targets = (bp_targets)9, BAD, "9");
+    assert_no_head(device, config.size = 0, BAD, "");
+    assert_no_head(NULL, (void)0, BAD, "");
+    assert_no_head(device, config.max_tokens = UINT64_MAX, BP_ERR_OVERFLOW, "");
+    assert_no_head(device, config.vocab_start = UINT64_MAX - 5, BP_ERR_OVERFLOW, "");
+    bp_lm_head *none = NULL;
+    config = head_config_of(&s.h, whole_shard(&s.h.tokens));
+    assert_fails(bp_lm_head_create(device, NULL, &none), BAD, "");
+    assert_fails(bp_lm_head_create(device, &config, NULL), BAD, "");
+    bp_lm_head_destroy(NULL);
+    bp_lm_head_destroy(&none);
+    bp_device *nothing = NULL;
+    assert_ok(bp_device_create_null(&nothing));
+    assert_no_head(nothing, (void)0, BP_ERR_UNSUPPORTED, "null");
+    bp_device_destroy(&nothing);
+}
+
+static void defaults_are_as_written(void **state)
+{
+    (void)state;
+    bp_lm_head_config config;
+    bp_lm_head_batch call;
+    bp_lm_head_gradients gradients;
+    assert_ok(bp_lm_head_config_init(&config, sizeof config));
+    assert_true(config.chunk == 1024 && config.dtype == BP_DTYPE_BF16 && config.comm == NULL &&
+                config.vocab_start == 0);
+    assert_true(config.targets == BP_TARGETS_ERROR && config.forward_only == 0 && config.partial_hidden_grad == 0);
+    assert_ok(bp_lm_head_batch_init(&call, sizeof call));
+    assert_true(call.tokens.temperature == 1 && call.tokens.target_dtype == BP_DTYPE_INT64 &&
+                call.tokens.mask.data == NULL);
+    assert_ok(bp_lm_head_gradients_init(&gradients, sizeof gradients));
+    assert_true(gradients.accumulate == 0 && gradients.hidden_grad.dtype == BP_DTYPE_FP32);
+    assert_fails(bp_lm_head_config_init(NULL, sizeof config), BAD, "");
+    assert_fails(bp_lm_head_batch_init(NULL, sizeof call), BAD, "");
+    assert_fails(bp_lm_head_gradients_init(&gradients, 1), BAD, "");
+}
+
+/* ---- calls --------------------------------------------------------------------------------------------------------- */
+
+static void everything_may_be_missing(void **state)
+{
+    (void)state;
+    assert_fails(bp_lm_head_forward(NULL, &s.call, &s.outputs, NULL), BAD, "");
+    assert_fails(bp_lm_head_forward(s.head, NULL, &s.outputs, NULL), BAD, "");
+    assert_fails(bp_lm_head_forward(s.head, &s.call, NULL, NULL), BAD, "");
+    assert_fails(bp_lm_head_backward(NULL, &s.call, &s.gradients, NULL), BAD, "");
+    assert_fails(bp_lm_head_backward(s.head, NULL, &s.gradients, NULL), BAD, "");
+    assert_fails(bp_lm_head_backward(s.head, &s.call, NULL, NULL), BAD, "");
+    assert_fails(bp_lm_head_check(NULL), BAD, "");
+    s.call.hidden.data = NULL;
+    assert_both_fail(BAD, "hidden");
+    s.call.weight = NULL;
+    assert_both_fail(BAD, "weight");
+    s.call.tokens.target.data = NULL;
+    assert_both_fail(BAD, "target");
+    s.gradients.saved = NULL;
+    assert_backward_fails(BAD, "saved");
+}
+
+static void shapes_and_dtypes_are_the_configs(void **state)
+{
+    (void)state;
+    s.call.hidden.columns = 13;
+    assert_both_fail(BAD, "hidden", "13", "12");
+    s.call.hidden.dtype = BP_DTYPE_BF16;
+    assert_both_fail(BAD, "hidden", "bf16", "fp32");
+    s.call.hidden.sequence = 6;
+    assert_both_fail(BAD, "10");
+    s.call.tokens.target_dtype = BP_DTYPE_FP32;
+    assert_both_fail(BAD, "target", "fp32");
+    s.gradients.hidden_grad.columns = 11;
+    assert_backward_fails(BAD, "11", "12");
+    restore_scenario();
+    s.gradients.hidden_grad.sequence = 4;
+    assert_backward_fails(BAD, "4", "5");
+    restore_scenario();
+    s.gradients.hidden_grad.dtype = BP_DTYPE_FP16;
+    assert_backward_fails(BAD, "fp16");
+    restore_scenario();
+    s.call.weight_stride = 11;
+    assert_both_fail(BAD, "weight", "11", "12");
+    s.gradients.weight_grad_stride = 11;
+    assert_backward_fails(BAD, "weight", "11", "12");
+}
+
+static void pointers_are_aligned(void **state)
+{
+    (void)state;
+    s.call.hidden.data = (char *)s.call.hidden.data + 2;
+    assert_both_fail(BAD, "hidden", "align");
+    s.call.weight = (const char *)s.call.weight + 1;
+    assert_both_fail(BAD, "weight", "align");
+    s.call.tokens.target.data = (char *)s.call.tokens.target.data + 4;
+    assert_both_fail(BAD, "target", "align");
+    s.gradients.hidden_grad.data = (char *)s.gradients.hidden_grad.data + 1;
+    assert_backward_fails(BAD, "hidden", "align");
+    restore_scenario();
+    s.gradients.weight_grad = (char *)s.gradients.weight_grad + 2;
+    assert_backward_fails(BAD, "weight", "align");
+}
+
+static void values_are_within_their_limits(void **state)
+{
+    (void)state;
+    const float bad[] = {0, -1, NAN, INFINITY};
+    for (size_t i = 0; i < 4; i++) {
+        s.call.tokens.temperature = bad[i];
+        assert_both_fail(BAD, "temperature");
+    }
+    s.outputs.saved_bytes = 119;
+    assert_forward_fails(BAD, "saved", "119", "120");
+    s.gradients.saved_bytes = 119;
+    assert_backward_fails(BAD, "saved", "119", "120");
+    restore_scenario();
+    s.gradients.hidden_grad.stride = 11;
+    s.gradients.hidden_grad.batch_stride = 60;
+    assert_backward_fails(BAD, "hidden", "11");
+    restore_scenario();
+    s.outputs.logprob.stride = 0;
+    assert_forward_fails(BAD, "prob");
+    restore_scenario();
+    s.call.size = s.outputs.size = s.gradients.size = 2;
+    assert_both_fail(BAD, "");
+}
+
+static void a_head_for_forward_has_no_backward(void **state)
+{
+    (void)state;
+    bp_lm_head *forward_only = NULL;
+    bp_lm_head_config config = head_config_of(&s.h, whole_shard(&s.h.tokens));
+    config.forward_only = 1;
+    assert_ok(bp_lm_head_create(device, &config, &forward_only));
+    assert_fails(bp_lm_head_backward(forward_only, &s.call, &s.gradients, NULL), BP_ERR_SCHEDULE, "forward");
+    assert_nothing_written();
+    assert_ok(bp_lm_head_forward(forward_only, &s.call, &s.outputs, NULL));
+    assert_true(head_outputs_are_true(&s.h));
+    assert_true(bp_lm_head_get_info(forward_only)->workspace_bytes <= bp_lm_head_get_info(s.head)->workspace_bytes);
+    bp_lm_head_destroy(&forward_only);
+}
+
+static void targets_outside_are_named(void **state)
+{
+    (void)state;
+    bp_lm_head *checked = NULL;
+    bp_lm_head_config config = head_config_of(&s.h, whole_shard(&s.h.tokens));
+    config.targets = BP_TARGETS_ERROR;
+    assert_ok(bp_lm_head_create(device, &config, &checked));
+    static const int64_t bad[] = {100, -1, INT64_MIN, INT64_MAX};
+    static const char *const named[] = {"100", "-1", "-2147483648 or less", "2147483647 or more"};
+    for (size_t i = 0; i < 4; i++) {
+        put_whole(&s.h.tokens.target, 1, 3, bad[i]);
+        assert_fails(bp_lm_head_forward(checked, &s.call, &s.outputs, NULL), BAD, "target", "8", named[i]);
+        assert_ok(bp_lm_head_forward(checked, &s.call, &s.outputs, s.stream));
+        assert_fails(bp_lm_head_check(checked), BAD, "target", "8", named[i]);
+        assert_ok(bp_lm_head_check(checked));
+    }
+    bp_lm_head_destroy(&checked);
+}
+
+static void empty_calls_succeed(void **state)
+{
+    (void)state;
+    s.call.hidden.batch = s.gradients.hidden_grad.batch = 0;
+    assert_ok(bp_lm_head_forward(s.head, &s.call, &s.outputs, NULL));
+    s.gradients.accumulate = 1;
+    assert_ok(bp_lm_head_backward(s.head, &s.call, &s.gradients, NULL));
+    assert_nothing_written();
+    /* a sum over no tokens is 0, and is written */
+    s.gradients.accumulate = 0;
+    assert_ok(bp_lm_head_backward(s.head, &s.call, &s.gradients, NULL));
+    for (uint64_t v = 0; v < 100; v++)
+        for (uint64_t k = 0; k < 12; k++)
+            assert_true(((const float *)row_at(&s.h.weight_grad, 0, v))[k] == 0);
+}
+
+static void errors_leave_a_head_that_works(void **state)
+{
+    (void)state;
+    s.call.tokens.temperature = -1;
+    assert_both_fail(BAD, "temperature");
+    check_head(s.head, &s.h);
+}
+
+int main(void)
+{
+#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
+    const struct CMUnitTest tests[] = {
+        CASE(invalid_heads_are_refused),          CASE(defaults_are_as_written),   CASE(everything_may_be_missing),
+        CASE(shapes_and_dtypes_are_the_configs),  CASE(pointers_are_aligned),      CASE(values_are_within_their_limits),
+        CASE(a_head_for_forward_has_no_backward), CASE(targets_outside_are_named), CASE(empty_calls_succeed),
+        CASE(errors_leave_a_head_that_works)};
+    void *none = NULL;
+    if (open_host(&none) != 0)
+        return 1;
+    bool has = has_products(device);
+    close_host(&none);
+    return has ? cmocka_run_group_tests(tests, open_host, close_host) : 77;
+}

@@ -1,0 +1,332 @@
+/* The smallest and largest logit of each row against a plain loop, over dtypes, strides, masks and non-finite numbers. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "support/batches.h"
+#include "support/hosts.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "support/scenarios.h"
+
+static const bp_dtype DTYPES[] = {BP_DTYPE_FP32, BP_DTYPE_BF16, BP_DTYPE_FP16};
+
+/* ---- the plain loop ------------------------------------------------------------------------------------------------ */
+
+typedef struct range {
+    double least, largest;
+} range;
+
+static range range_of(const batch *b, uint64_t i, uint64_t s)
+{
+    const double *x = b->x + (i * b->o.sequence + s) * b->o.columns;
+    range r = {x[0], x[0]};
+    if (is_masked(b, i, s))
+        return (range){0, 0};
+    for (uint64_t v = 0; v < b->o.columns; v++) {
+        if (isnan(x[v]))
+            return (range){NAN, NAN};
+        r.least = x[v] < r.least ? x[v] : r.least;
+        r.largest = x[v] > r.largest ? x[v] : r.largest;
+    }
+    return r;
+}
+
+static bool is_same(double is, double expected)
+{
+    return isnan(expected) ? isnan(is) : is == expected;
+}
+
+static bool ranges_are_true(const batch *b, const view *least, const view *largest)
+{
+    for (uint64_t i = 0; i < b->o.batch; i++) {
+        for (uint64_t s = 0; s < b->o.sequence; s++) {
+            const range r = range_of(b, i, s);
+            const double low = least == NULL ? r.least : upstream_at(least, i, s);
+            const double high = largest == NULL ? r.largest : upstream_at(largest, i, s);
+            if (!is_same(low, r.least) || !is_same(high, r.largest)) {
+                fprintf(stderr, "row %llu, %llu of %llu %s: from %g to %g, not from %g to %g\n", (unsigned long long)i,
+                        (unsigned long long)s, (unsigned long long)b->o.columns, bp_dtype_name(b->o.dtype), low, high,
+                        r.least, r.largest);
+                return false;
+            }
+        }
+    }
+    return (least == NULL || gaps_are_whole(least, "least")) && (largest == NULL || gaps_are_whole(largest, "largest"));
+}
+
+static view new_values(const batch *b, layout where)
+{
+    return new_view(BP_DTYPE_FP32, b->o.batch, b->o.sequence, 1, where, 0x7b);
+}
+
+static bp_status enqueue_range(bp_logprob *client, const batch *b, const view *least, const view *largest,
+                               bp_stream *stream)
+{
+    bp_logprob_batch call = call_of(b, whole_shard(b));
+    const bp_token_values none = {0};
+    if (largest == NULL) /* not requested */
+        call.tokens.target = none;
+    const bp_token_values low = least == NULL ? none : values_of(least);
+    const bp_token_values high = largest == NULL ? none : values_of(largest);
+    return bp_logprob_range(client, &call, &low, &high, stream);
+}
+
+enum { LEAST = 1, LARGEST = 2, BOTH = 3 };
+
+static void check_range(bp_logprob *client, const batch *b, layout where, int which)
+{
+    view least = new_values(b, where), largest = new_values(b, where);
+    const view *low = (which & LEAST) != 0 ? &least : NULL, *high = (which & LARGEST) != 0 ? &largest : NULL;
+    assert_ok(enqueue_range(client, b, low, high, NULL));
+    assert_true(ranges_are_true(b, low, high));
+    assert_true(inputs_are_whole(b));
+    free_view(&least);
+    free_view(&largest);
+}
+
+/* ---- batches ------------------------------------------------------------------------------------------------------- */
+
+static void any_dtype_layout_and_mask(void **state)
+{
+    (void)state;
+    seed(71);
+    FOR_KERNELS(kernels)
+    {
+        for (int round = 0; round < 24; round++) {
+            const batch_options options = {.batch = 1 + random_below(3),
+                                           .sequence = 1 + random_below(6),
+                                           .columns = 1 + random_below(round % 8 == 0 ? 3000 : 150),
+                                           .dtype = DTYPES[round % 3],
+                                           .target_dtype = round % 2 == 0 ? BP_DTYPE_INT32 : BP_DTYPE_INT64,
+                                           .logits = random_layout(),
+                                           .target = random_layout(),
+                                           .mask = random_layout(),
+                                           .masked = random_below(2) == 0,
+                                           .offset = random_below(3) == 0 ? -200 : 0,
+                                           .temperature = random_below(2) == 0 ? 0.7 : 3};
+            batch b = new_batch(&options);
+            bp_logprob *client = new_client(device, &b, kernels->bit, 1 + random_below(3));
+            for (int which = LEAST; which <= BOTH; which++)
+                check_range(client, &b, random_layout(), which);
+            bp_logprob_destroy(&client);
+            free_batch(&b);
+        }
+    }
+}
+
+/* Every number of columns around the sizes of vectors and tiles, at every alignment. */
+static void any_columns_at_any_address(void **state)
+{
+    (void)state;
+    seed(72);
+    FOR_KERNELS(kernels)
+    {
+        for (uint64_t columns = 1; columns <= 4100; columns += columns < 70 ? 1 : columns < 2000 ? 483 : 29) {
+            batch_options options = {.batch = 1, .sequence = 2, .columns = columns, .dtype = DTYPES[columns % 3]};
+            options.logits.shift = columns % 37;
+            options.logits.row_gap = columns % 5;
+            batch b = new_batch(&options);
+            /* at both ends, for off-by-one errors of loops */
+            put_logit(&b, 0, 0, 0, -90);
+            put_logit(&b, 0, 0, columns - 1, 90);
+            put_logit(&b, 0, 1, 0, 90);
+            put_logit(&b, 0, 1, columns - 1, -90);
+            bp_logprob *client = new_client(device, &b, kernels->bit, 1);
+            check_range(client, &b, (layout){0}, BOTH);
+            bp_logprob_destroy(&client);
+            free_batch(&b);
+        }
+    }
+}
+
+/* Rows with one extreme value at varying positions. */
+static void extremes_may_be_anywhere(void **state)
+{
+    (void)state;
+    seed(73);
+    FOR_KERNELS(kernels)
+    {
+        const batch_options options = {.batch = 1, .sequence = 150, .columns = 150, .dtype = BP_DTYPE_BF16};
+        batch b = new_batch(&options);
+        for (uint64_t s = 0; s < 150; s++) {
+            put_logit(&b, 0, s, s, s % 2 == 0 ? 1000 : -1000);
+            put_logit(&b, 0, s, (s + 77) % 150, s % 2 == 0 ? -2000 : 2000);
+        }
+        bp_logprob *client = new_client(device, &b, kernels->bit, 2);
+        check_range(client, &b, (layout){0}, BOTH);
+        bp_logprob_destroy(&client);
+        free_batch(&b);
+    }
+}
+
+/* ---- numbers ------------------------------------------------------------------------------------------------------- */
+
+static void nan_and_infinities(void **state)
+{
+    (void)state;
+    enum { COLUMNS = 77, ROWS = 12 };
+    seed(74);
+    FOR_KERNELS(kernels)
+    {
+        for (size_t d = 0; d < 3; d++) {
+            for (uint64_t at = 0; at < COLUMNS; at += at == 0 ? 15 : at == 75 ? 1 : 30) {
+                const batch_options options = {.batch = 1, .sequence = ROWS, .columns = COLUMNS, .dtype = DTYPES[d]};
+                batch b = new_batch(&options);
+                const double largest = DTYPES[d] == BP_DTYPE_FP16 ? 65504 : 3e38;
+                put_logit(&b, 0, 0, at, NAN);
+                put_logit(&b, 0, 1, at, INFINITY);
+                put_logit(&b, 0, 2, at, -INFINITY);
+                put_logit(&b, 0, 3, at, INFINITY);
+                put_logit(&b, 0, 3, (at + 40) % COLUMNS, -INFINITY);
+                put_logit(&b, 0, 4, at, INFINITY);
+                put_logit(&b, 0, 4, (at + 40) % COLUMNS, NAN);
+                put_logit(&b, 0, 5, at, -INFINITY);
+                put_logit(&b, 0, 5, (at + 1) % COLUMNS, NAN);
+                for (uint64_t v = 0; v < COLUMNS; v++) {
+                    put_logit(&b, 0, 6, v, -INFINITY);
+                    put_logit(&b, 0, 7, v, INFINITY);
+                    put_logit(&b, 0, 8, v, NAN);
+                    put_logit(&b, 0, 9, v, v % 2 == 0 ? 0.0 : -0.0);
+                }
+                put_logit(&b, 0, 10, at, largest);
+                put_logit(&b, 0, 10, (at + 3) % COLUMNS, -largest);
+                put_logit(&b, 0, 11, at, -NAN); /* the sign of NaN does not order it */
+                bp_logprob *client = new_client(device, &b, kernels->bit, 1);
+                check_range(client, &b, (layout){0}, BOTH);
+                bp_logprob_destroy(&client);
+                free_batch(&b);
+            }
+        }
+    }
+}
+
+static void one_column_is_both(void **state)
+{
+    (void)state;
+    seed(75);
+    FOR_KERNELS(kernels)
+    {
+        for (size_t d = 0; d < 3; d++) {
+            batch_options options = {.batch = 2, .sequence = 5, .columns = 1, .dtype = DTYPES[d], .masked = true};
+            options.logits.shift = 3;
+            options.logits.row_gap = 1;
+            batch b = new_batch(&options);
+            for (uint64_t i = 0; i < 2; i++)
+                for (uint64_t s = 0; s < 5; s++)
+                    if (!is_masked(&b, i, s))
+                        put_logit(&b, i, s, 0, s == 0 ? NAN : s == 1 ? -INFINITY : -3.5);
+            bp_logprob *client = new_client(device, &b, kernels->bit, 1);
+            check_range(client, &b, (layout){.row_gap = 1}, BOTH);
+            bp_logprob_destroy(&client);
+            free_batch(&b);
+        }
+    }
+}
+
+/* ---- calls --------------------------------------------------------------------------------------------------------- */
+
+static const batch_options SMALL = {.batch = 2, .sequence = 9, .columns = 700, .masked = true};
+
+/* A range call between forward and backward disturbs neither; its structs may be reused at once. */
+static void ranges_are_in_the_order_of_streams(void **state)
+{
+    (void)state;
+    bp_stream *stream = NULL;
+    batch b = new_batch(&SMALL);
+    view least = new_values(&b, (layout){0}), largest = new_values(&b, (layout){0});
+    bp_logprob *client = new_client(device, &b, BP_KERNELS_PLAIN, 2);
+    assert_ok(bp_stream_create(device, "s", &stream));
+    poison_outputs(&b, POISON);
+    memset(b.logits.memory, 0x11, b.logits.bytes);
+    assert_ok(bp_stream_copy(stream, b.logits.memory, b.original, b.logits.bytes));
+    const bp_logprob_batch call = call_of(&b, whole_shard(&b));
+    const bp_logprob_outputs outputs = outputs_of(&b);
+    assert_ok(bp_logprob_forward(client, &call, &outputs, stream));
+    assert_ok(enqueue_range(client, &b, &least, &largest, stream));
+    assert_ok(bp_stream_synchronize(stream));
+    assert_true(ranges_are_true(&b, &least, &largest));
+    run_forward(client, &b);
+    assert_true(outputs_are_true(&b));
+    run_backward(client, &b);
+    assert_true(gradient_is_true(&b, whole_shard(&b)));
+    bp_logprob_destroy(&client);
+    bp_stream_destroy(&stream);
+    free_view(&least);
+    free_view(&largest);
+    free_batch(&b);
+}
+
+static void batches_without_tokens_succeed(void **state)
+{
+    (void)state;
+    batch b = new_batch(&SMALL);
+    view least = new_values(&b, (layout){0});
+    bp_logprob *client = new_client(device, &b, BP_KERNELS_PLAIN, 1);
+    bp_logprob_batch call = call_of(&b, whole_shard(&b));
+    const bp_token_values low = values_of(&least), none = {0};
+    assert_ok(bp_logprob_range(client, &call, &none, &none, NULL)); /* nothing requested */
+    call.logits.batch = 0;
+    assert_ok(bp_logprob_range(client, &call, &low, &low, NULL));
+    bp_logprob_destroy(&client);
+    free_view(&least);
+    free_batch(&b);
+}
+
+#define BAD BP_ERR_INVALID_ARGUMENT
+
+static void overflows_are_refused(void **state)
+{
+    (void)state;
+    batch b = new_batch(&SMALL);
+    view least = new_values(&b, (layout){0}), largest = new_values(&b, (layout){0});
+    bp_logprob *client = new_client(device, &b, BP_KERNELS_PLAIN, 1);
+    const bp_logprob_batch good = call_of(&b, whole_shard(&b));
+    bp_logprob_batch call = good;
+    bp_token_values low = values_of(&least), high = values_of(&largest);
+    assert_fails(bp_logprob_range(NULL, &call, &low, &high, NULL), BAD, "bp_logprob_range");
+    assert_fails(bp_logprob_range(client, NULL, &low, &high, NULL), BAD, "bp_logprob_range");
+    call.logits.data = NULL;
+    assert_fails(bp_logprob_range(client, &call, &low, &high, NULL), BAD, "logits");
+    call = good;
+    call.logits.columns = 699;
+    assert_fails(bp_logprob_range(client, &call, &low, &high, NULL), BAD, "699", "700");
+    call = good;
+    call.logits.dtype = BP_DTYPE_INT32;
+    assert_fails(bp_logprob_range(client, &call, &low, &high, NULL), BAD, "int32");
+    call = good;
+    call.logits.sequence = 10;
+    assert_fails(bp_logprob_range(client, &call, &low, &high, NULL), BAD, "18");
+    call = good;
+    low.stride = low.batch_stride = 0; /* stride 0 */
+    assert_fails(bp_logprob_range(client, &call, &low, &high, NULL), BAD, "least", "overlap");
+    low = values_of(&least);
+    high.data = (char *)high.data + 2;
+    assert_fails(bp_logprob_range(client, &call, &low, &high, NULL), BAD, "largest", "align");
+    assert_ok(bp_device_synchronize(device));
+    for (size_t i = 0; i < least.bytes; i++)
+        assert_true(least.memory[i] == 0x7b && largest.memory[i] == 0x7b);
+    bp_logprob_destroy(&client);
+    free_view(&least);
+    free_view(&largest);
+    free_batch(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(any_dtype_layout_and_mask),
+                                       cmocka_unit_test(any_columns_at_any_address),
+                                       cmocka_unit_test(extremes_may_be_anywhere),
+                                       cmocka_unit_test(nan_and_infinities),
+                                       cmocka_unit_test(one_column_is_both),
+                                       cmocka_unit_test(ranges_are_in_the_order_of_streams),
+                                       cmocka_unit_test(batches_without_tokens_succeed),
+                                       cmocka_unit_test(overflows_are_refused)};
+    return cmocka_run_group_tests(tests, open_host, close_host);
+}
