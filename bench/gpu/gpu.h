@@ -4,8 +4,8 @@
 
 #include <bucketpool/cuda.h>
 
-#include "measure.h"
 #include "devices/cuda_driver.h"
+#include "measure.h"
 
 typedef struct gpu {
     bp_cuda_driver driver;

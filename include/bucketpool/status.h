@@ -19,8 +19,10 @@ extern "C" {
 
 #if defined(__GNUC__)
 #define BP_API __attribute__((visibility("default")))
+#define BP_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #else
 #define BP_API
+#define BP_PRINTF(text, first)
 #endif
 
 /** Values are part of the ABI: never renumbered, never reused. */
@@ -58,6 +60,11 @@ BP_API const char *bp_error_detail(void);
  * communicators, and for libraries built on this one. The text is copied and cut at 511 bytes; control characters and
  * invalid UTF-8 become '?'. */
 BP_API bp_status bp_error_record(bp_status status, const char *detail);
+
+/** The same with a message that is formatted as by printf. An argument of \%s may hold any bytes: what is not printable
+ * UTF-8 appears as <1B>, <U+202E> or <FF>. Conversions are those of C17 except n, without positions. Returns nothing,
+ * so that bp_fail of core/fail.h, which calls it, can be a macro that static analysis follows. */
+BP_API BP_PRINTF(2, 3) void bp_error_recordf(bp_status status, const char *format, ...);
 
 /** The version of the loaded library (not of the header), as "major.minor.patch". Static. */
 BP_API const char *bp_version(void);

@@ -3,12 +3,13 @@
  *
  * Sources: FixedPoolAllocator and MaxPoolAllocator of Megatron-LM (PR 5462),
  * whose requests take the first free copy, and its strict assignment of buckets to buffers. */
+#include <bucketpool/core/fail.h>
+
 #include <stdio.h>
 
 #include "allocators/capture.h"
 #include "allocators/engine.h"
 #include "allocators/report.h"
-#include "core/fail.h"
 
 /* True if a request of kind BP_KIND_CHOSEN may get another copy of its class than the planned one. */
 static bool may_deviate(const bp_pool *pool, const bp_entry *r)

@@ -2,6 +2,9 @@
  * graph's memory like an acquire and frees it like a release. */
 #include "allocators/capture.h"
 
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +12,6 @@
 #include "allocators/engine.h"
 #include "allocators/observers.h"
 #include "allocators/report.h"
-#include "core/fail.h"
-#include "core/structs.h"
 
 /* The request's word; 0: not live. */
 static uint64_t live_word(const bp_pool *pool, uint32_t id)

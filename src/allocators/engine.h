@@ -3,9 +3,10 @@
 #ifndef BP_ALLOCATORS_ENGINE_H
 #define BP_ALLOCATORS_ENGINE_H
 
+#include <bucketpool/core/fail.h>
+
 #include "allocators/capture.h"
 #include "allocators/pool.h"
-#include "core/fail.h"
 
 /* ---- segments ------------------------------------------------------------------------------------------------------- */
 

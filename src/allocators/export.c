@@ -1,13 +1,13 @@
 /* DLPack export of a pool's memory. Tensors are counted and may outlive the pool. */
 
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
 #include <bucketpool/cuda.h>
 #include <bucketpool/dlpack.h>
 
 #include <stdlib.h>
 
 #include "allocators/report.h"
-#include "core/fail.h"
-#include "core/structs.h"
 
 /* ---- DLPack --------------------------------------------------------------------------------------------------------- */
 

@@ -2,12 +2,13 @@
  * recorder.c. */
 #include "allocators/observers.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "allocators/report.h"
-#include "core/fail.h"
 
 /* ---- guard mode -------------------------------------------------------------------------------------------------- */
 

@@ -1,6 +1,10 @@
 /* Pools: layout of segments from a plan, creation, sealing, destruction. */
 #include "allocators/pool.h"
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,9 +12,6 @@
 #include "allocators/observers.h"
 #include "allocators/recorder.h"
 #include "allocators/report.h"
-#include "core/arith.h"
-#include "core/fail.h"
-#include "core/structs.h"
 
 #define MOST_SEGMENTS (1u << 20)
 

@@ -1,13 +1,14 @@
 /* Event recorder of a pool, traces for callers, and conversion of a trace into a recorded schedule. */
 #include "allocators/recorder.h"
 
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "allocators/observers.h"
 #include "allocators/report.h"
-#include "core/fail.h"
-#include "core/structs.h"
 #include "core/timeout.h"
 
 bp_status bp_recorder_create(size_t entries, bool timestamps, bp_recorder **recorder)

@@ -2,13 +2,14 @@
  * relaxed atomics. */
 #include "allocators/report.h"
 
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
+
 #include <stdio.h>
 #include <string.h>
 
 #include "allocators/capture.h"
 #include "allocators/engine.h"
-#include "core/fail.h"
-#include "core/structs.h"
 #include "core/text.h"
 
 /* ---- sentences --------------------------------------------------------------------------------------------------- */

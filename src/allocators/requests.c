@@ -1,6 +1,10 @@
 /* Requests of a pool: planned ones are made with the pool, others are bound later. Also their promised streams and zeroing. */
 #include "allocators/pool.h"
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,9 +13,6 @@
 #include "allocators/engine.h"
 #include "allocators/observers.h"
 #include "allocators/report.h"
-#include "core/arith.h"
-#include "core/fail.h"
-#include "core/structs.h"
 #include "planner/plan.h"
 
 /* ---- dynamic requests -------------------------------------------------------------------------------------------- */

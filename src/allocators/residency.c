@@ -1,10 +1,11 @@
 /* Residency of a pool's slabs for requests and graphs: refuses, closes and reopens the memory of a release group. */
 #include "allocators/pool.h"
 
+#include <bucketpool/core/fail.h>
+
 #include "allocators/capture.h"
 #include "allocators/engine.h"
 #include "allocators/report.h"
-#include "core/fail.h"
 
 static const uint64_t OFFLOADED_WORD = (uint64_t)BP_HELD_BY_OFFLOAD + 1;
 

@@ -3,13 +3,14 @@
  * that no rank can run out of memory here and leave the others waiting. */
 #include "comms/registration.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "comms/nccl.h"
-#include "core/fail.h"
 #include "core/text.h"
 
 /* The registration that a rank is about to make with a communicator. It also detects ranks of other versions of this

@@ -2,13 +2,14 @@
  * Then the providers without a transport: one rank, and functions of the caller. */
 #include "comms/comm.h"
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "core/memory.h"
-#include "core/structs.h"
 #include "devices/device.h"
 
 /* ---- creation ------------------------------------------------------------------------------------------------------- */

@@ -2,15 +2,16 @@
  * destruction. */
 #include "comms/nccl.h"
 
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
+
 #include <dlfcn.h>
 #include <link.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "core/fail.h"
 #include "core/memory.h"
-#include "core/structs.h"
 #include "core/timeout.h"
 
 /* ---- results -------------------------------------------------------------------------------------------------------- */

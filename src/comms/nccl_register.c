@@ -1,10 +1,10 @@
 /* Registration of memory with NCCL: buffers, windows, symmetric windows, and the reasons for refusals. */
 #include "comms/nccl.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 #include <strings.h>
-
-#include "core/fail.h"
 
 enum { WINDOW_DEFAULT = 0, WINDOW_SYMMETRIC = 1 }; /* NCCL_WIN_DEFAULT, NCCL_WIN_COLL_SYMMETRIC */
 

@@ -3,14 +3,14 @@
 #include "comms/registration.h"
 
 #include <bucketpool/capture.h>
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "comms/nccl.h"
-#include "core/fail.h"
-#include "core/structs.h"
 #include "core/text.h"
 #include "devices/device.h"
 #include "devices/memory/slab_callbacks.h"

@@ -2,10 +2,11 @@
 #ifndef BP_STEPS_ADDRESS_MAP_H
 #define BP_STEPS_ADDRESS_MAP_H
 
+#include <bucketpool/core/fail.h>
+
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "core/fail.h"
 #include "core/hash.h"
 #include "core/memory.h"
 

@@ -1,12 +1,11 @@
 /* Element types: sizes in bits, names and aliases, storage types. */
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
 #include <bucketpool/dtype.h>
 
 #include <stdbool.h>
 #include <string.h>
 #include <strings.h>
-
-#include "core/arith.h"
-#include "core/fail.h"
 
 static const struct {
     const char *name;

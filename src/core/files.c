@@ -1,6 +1,8 @@
 /* Output files: staged in an unnamed or temporary file, renamed when complete. Input files: regular files only. */
 #include "core/files.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -15,8 +17,6 @@
 #include <sys/random.h>
 #include <sys/statfs.h>
 #include <unistd.h>
-
-#include "core/fail.h"
 
 #define BUFFER_BYTES (256u * 1024u)
 #define MOST_LINKS 40
@@ -159,7 +159,7 @@ static bp_status fail_output(bp_output *o, int error)
 {
     bp_status status = error == ENOMEM ? BP_ERR_NO_HOST_MEMORY : BP_ERR_IO;
     o->error = error;
-    bp_record_formatted(status, "%.300s: cannot be written: %s", o->path, strerror(error));
+    bp_error_recordf(status, "%.300s: cannot be written: %s", o->path, strerror(error));
     errno = error;
     return status;
 }
@@ -284,10 +284,10 @@ bp_status bp_output_open(bp_output *output, const char *path)
         return fail_opening(o, errno != ENOENT || *at == '\0' ? errno : EISDIR);
     if (!is_there && is_link) {
         bp_status status = fail_opening(o, ENOENT);
-        bp_record_formatted(status,
-                            "%.200s: cannot be written: a symbolic link to %.200s, which does not exist; create "
-                            "that file or remove the link",
-                            path, at);
+        bp_error_recordf(status,
+                         "%.200s: cannot be written: a symbolic link to %.200s, which does not exist; create "
+                         "that file or remove the link",
+                         path, at);
         return status;
     }
     if (is_there && S_ISDIR(o->replaced.st_mode))

@@ -10,11 +10,12 @@
 #ifndef BP_CORE_INDEX_H
 #define BP_CORE_INDEX_H
 
+#include <bucketpool/core/fail.h>
+
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "core/fail.h"
 #include "core/hash.h"
 
 typedef struct bp_index_slot {

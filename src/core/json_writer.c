@@ -1,13 +1,14 @@
 /* The JSON writer: nesting, escapes, numbers, and the first failure. */
 #include "core/json_writer.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "core/text.h"
 
 #define COLUMNS 160

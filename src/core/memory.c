@@ -1,11 +1,11 @@
 /* Growing arrays and strings, with checked sizes. */
 #include "core/memory.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "core/fail.h"
 
 bp_status bp_new_array(size_t count, size_t element_bytes, void **array)
 {

@@ -10,11 +10,7 @@
 /* vsnprintf, except that an argument of %s that is not printable (bp_is_unprintable) or not UTF-8 appears as <1B>, <U+202E> or <FF>, and
  * that precisions and the end of the buffer cut between characters. The format itself is trusted. Returns the bytes that the whole text
  * needs without its end. Conversions: those of C17 except n, and no positions. */
-BP_API __attribute__((format(printf, 3, 0))) size_t bp_vprint(char *text, size_t room, const char *format,
-                                                              va_list args);
-BP_API __attribute__((format(printf, 3, 4))) size_t bp_print(char *text, size_t room, const char *format, ...);
-
-/* Records an error detail that bp_vprint formats; bp_fail (core/fail.h) calls it. */
-BP_API __attribute__((format(printf, 2, 3))) void bp_record_formatted(bp_status status, const char *format, ...);
+BP_API BP_PRINTF(3, 0) size_t bp_vprint(char *text, size_t room, const char *format, va_list args);
+BP_API BP_PRINTF(3, 4) size_t bp_print(char *text, size_t room, const char *format, ...);
 
 #endif

@@ -45,9 +45,9 @@ static inline int bp_thread_start(pthread_t *thread, void *(*function)(void *), 
 {
     sigset_t ours, theirs;
     sigfillset(&ours);
-    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
-    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
-        sigdelset(&ours, faults[i]);
+    static const int synchronous[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
+    for (size_t i = 0; i < sizeof synchronous / sizeof *synchronous; i++)
+        sigdelset(&ours, synchronous[i]);
     pthread_sigmask(SIG_SETMASK, &ours, &theirs);
     int reason = pthread_create(thread, NULL, function, argument);
     pthread_sigmask(SIG_SETMASK, &theirs, NULL);

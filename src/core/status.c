@@ -1,11 +1,11 @@
 /* Names of status codes, the version, the error detail of each thread, and errors of objects in forked children. */
+#include <bucketpool/core/fail.h>
 #include <bucketpool/status.h>
 
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "core/fail.h"
 #include "core/print.h"
 #include "core/process.h"
 #include "version.h"
@@ -50,7 +50,7 @@ bp_status bp_error_record(bp_status status, const char *detail)
     return status;
 }
 
-void bp_record_formatted(bp_status status, const char *format, ...)
+void bp_error_recordf(bp_status status, const char *format, ...)
 {
     char detail[BP_DETAIL_BYTES];
     va_list args;

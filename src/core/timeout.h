@@ -4,13 +4,12 @@
 #define BP_CORE_TIMEOUT_H
 
 #include <bucketpool/comm.h>
+#include <bucketpool/core/fail.h>
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#include "core/fail.h"
 
 #define BP_TIMEOUT_VARIABLE "BUCKETPOOL_COMM_TIMEOUT"
 

@@ -1,14 +1,15 @@
 /* The cuda device: loading the driver, errors, the current context, creation. */
 #include "devices/cuda.h"
-#include "devices/clients.h"
+
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
+#include <bucketpool/kernels.h>
 
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "core/memory.h"
-#include "core/structs.h"
 
 /* Advice for errors around captures, in the order of their numbers from BP_CU_CAPTURE_FIRST; the driver only says that an operation was
  * not permitted. */

@@ -1,8 +1,9 @@
 /* Streams of the cuda device and their work: functions, copies, events, graphs, kernels. */
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "core/memory.h"
 #include "devices/cuda.h"
 

@@ -1,16 +1,17 @@
 /* The part that all devices share: creation from a table, references, usage, events, graphs, reserved address space. */
 #include "devices/device.h"
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "core/memory.h"
-#include "core/structs.h"
 
 /* The first required function that a table lacks; NULL: complete. */
 static const char *missing_function(const bp_device_ops *ops)

@@ -3,13 +3,13 @@
 #define BP_DEVICES_DEVICE_H
 
 #include <bucketpool/device_ops.h>
+#include <bucketpool/kernels.h>
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
 #include "core/process.h"
-#include "devices/clients.h"
 
 /* Bytes or objects: the present value and the high-water mark. */
 typedef struct bp_device_counter {

@@ -3,16 +3,17 @@
  * Emulators of system calls, like qemu's, lack these duplicates: there, each memory has a file and its descriptor. */
 #include "devices/host.h"
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "core/memory.h"
-#include "core/structs.h"
 
 /* ---- memory limit ------------------------------------------------------------------------------------------------ */
 

@@ -5,6 +5,8 @@
  * sleepers. All four accesses are sequentially consistent, so that one of the two sees the other. */
 #include "devices/host.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdlib.h>
@@ -13,7 +15,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/fail.h"
 #include "core/memory.h"
 #include "core/process.h"
 

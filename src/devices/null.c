@@ -1,11 +1,12 @@
 /* The null device: addresses without memory, and streams that run nothing. */
 #include "devices/device.h"
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "core/memory.h"
 
 #define GRANULARITY 4096u

@@ -1,11 +1,12 @@
 /* Streams, and their timelines of release events. */
 #include "devices/device.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "core/memory.h"
 
 /* ---- points ------------------------------------------------------------------------------------------------------ */

@@ -1,6 +1,8 @@
 /* Reading files, names of files and models, and error details with a place. */
 #include "formats/file.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,9 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/fail.h"
-#include "core/text.h"
 #include "core/files.h"
+#include "core/text.h"
 
 /* ---- error details ----------------------------------------------------------------------------------------------- */
 

@@ -3,6 +3,8 @@
  * levels deep. */
 #include "formats/json.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <errno.h>
 #include <locale.h>
 #include <math.h>
@@ -11,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "core/kinds.h"
 #include "formats/file.h"
 #include "formats/models/reader.h"

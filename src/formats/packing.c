@@ -1,4 +1,7 @@
 /* Packing instances as CSV. docs/reference/formats.md describes every column. */
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -6,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "core/files.h"
 #include "formats/file.h"
 #include "formats/packing_file.h"

@@ -1,5 +1,7 @@
 /* Plans as bucketpool.plan/1: written, and read into a validated plan whose fingerprint and checksum equal the file's.
  * docs/reference/formats.md describes every member. */
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
 #include <bucketpool/formats.h>
 
 #include <jansson.h>
@@ -7,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "core/json_writer.h"
 #include "formats/file.h"
 #include "formats/json.h"

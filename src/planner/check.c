@@ -1,12 +1,12 @@
 /* Independent check of a plan against its buckets and schedule. Shares data structures but no arithmetic with the planner;
  * bp_packing_check, which compares the addresses, shares none with the packer. */
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
 #include <bucketpool/pack.h>
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "planner/plan.h"
 #include "planner/schedule/schedule.h"
 

@@ -1,11 +1,12 @@
 /* Assembles a plan: asks the policy role by role, lays the classes out in the role's slab, and works out bytes, bounds and
  * witnesses. */
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
-#include "core/structs.h"
 #include "planner/plan.h"
 #include "planner/policy.h"
 

@@ -1,9 +1,10 @@
 /* Peak live bytes (the lower bound) and live units of a role; assigns units to copies by greedy colouring, then a bounded exact search. */
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "planner/policy.h"
 
 /* ---- bytes ---------------------------------------------------------------------------------------------------------- */

@@ -1,11 +1,12 @@
 /* bp_plan: contents, look-up of requests, names and options, fingerprint, creation from contents. */
 #include "planner/plan.h"
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "core/sha256.h"
 #include "planner/model/buckets.h"
 

@@ -1,11 +1,11 @@
 /* The policies with size classes: they choose a role's classes, and each request's class and copy. */
 #include "planner/policy.h"
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 #include <string.h>
-
-#include "core/arith.h"
-#include "core/fail.h"
 
 /* ---- dynamic; shared functions ----------------------------------------------------------------------------------- */
 

@@ -1,8 +1,9 @@
 /* Offsets of policy scheduled: the conflict graph of a role's requests, packed. */
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "planner/policy.h"
 
 #define NO_ITEM UINT32_MAX

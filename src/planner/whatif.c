@@ -1,12 +1,12 @@
 /* What-if: bytes of plans for other schedules; the requests that set a plan's lower bound, and the peak without them. */
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
 #include <bucketpool/whatif.h>
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
-#include "core/structs.h"
 #include "planner/plan.h"
 #include "planner/policy.h"
 

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "devices/cuda.h"
 #include "fakes/cuda/fake_cuda.h"
 #include "fakes/nccl/abi.h"
-#include "devices/cuda.h"
 #include "team.h"
 
 /* ---- expectations -------------------------------------------------------------------------------------------------- */

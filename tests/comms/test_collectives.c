@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fakes/nccl/fake_nccl.h"
 #include "device_memory.h"
+#include "fakes/nccl/fake_nccl.h"
 #include "numbers.h"
 #include "plans.h"
 #include "team.h"

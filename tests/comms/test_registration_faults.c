@@ -14,8 +14,8 @@
 
 #include <bucketpool/capture.h>
 
-#include "support/pools.h"
 #include "allocators/pool.h"
+#include "support/pools.h"
 #include "support/scripted_ranks.h"
 
 #define RANKS 3u

@@ -7,17 +7,17 @@
 #include <cmocka.h>
 
 #include <bucketpool/comm_ops.h>
+#include <bucketpool/core/fail.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "support/scenarios.h"
 #include "comms/registration.h"
-#include "core/fail.h"
-#include "support/exchange.h"
 #include "numbers.h"
+#include "support/exchange.h"
+#include "support/scenarios.h"
 
 #define COUNT 1000
 

@@ -19,12 +19,12 @@
 #include <sys/resource.h>
 
 #include "../offload/stores.h"
+#include "allocators/offload/offload.h"
+#include "allocators/pool.h"
+#include "devices/pinned/pinned.h"
 #include "support/children.h"
 #include "support/emulation.h"
 #include "support/trace_device.h"
-#include "allocators/pool.h"
-#include "allocators/offload/offload.h"
-#include "devices/pinned/pinned.h"
 
 #define NOT_SANITIZED __attribute__((no_sanitize("address"), noinline))
 

@@ -8,8 +8,8 @@
 
 #include <bucketpool/capture.h>
 
-#include "support/driver.h"
 #include "captures.h"
+#include "support/driver.h"
 
 kit open_max(void)
 {

@@ -4,8 +4,8 @@
 
 #include <bucketpool/capture.h>
 
-#include "support/pools.h"
 #include "allocators/pool.h"
+#include "support/pools.h"
 
 /* A pool of UNITS, with buffers for two units, persistent and overflow memory. */
 kit open_max(void);

@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/pools.h"
 #include "support/driver.h"
+#include "support/pools.h"
 
 #define POOLS 2
 #define GRAPHS 4

@@ -10,9 +10,9 @@
 
 #include <pthread.h>
 
+#include "captures.h"
 #include "support/driver.h"
 #include "support/trace_device.h"
-#include "captures.h"
 
 static void test_arguments(void **state)
 {

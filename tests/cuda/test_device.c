@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/pools.h"
 #include "devices/cuda.h"
 #include "fake_cuda.h"
+#include "support/pools.h"
 
 static bp_cuda_driver table;
 

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/pools.h"
 #include "support/driver.h"
+#include "support/pools.h"
 
 /* Four units on two copies: u0 and u2 share one, u1 and u3 the other. */
 #define FOUR "1000,10,20,30 1000,10,20,30 1000,10,20,30 1000,10,20,30"

@@ -1,8 +1,8 @@
 /* Detection of misuse that causes no error: one test for each misuse of rules.h, by name. Unmapped memory faults. */
 #include "fake_support.h"
 
-#include "support/add_words.h"
 #include "rules.h"
+#include "support/add_words.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

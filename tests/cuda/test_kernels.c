@@ -13,10 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/pools.h"
-#include "support/add_words.h"
 #include "devices/cuda.h"
 #include "fake_cuda.h"
+#include "support/add_words.h"
+#include "support/pools.h"
 
 #define WORDS 1024u
 #define BYTES (WORDS * (uint64_t)sizeof(uint32_t))

@@ -11,9 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "support/pools.h"
 #include "support/add_words.h"
 #include "support/driver.h"
+#include "support/pools.h"
 
 #define WORDS (PINNED_BYTES / (uint32_t)sizeof(uint32_t))
 #define LAUNCHES 5u

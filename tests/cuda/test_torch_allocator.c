@@ -13,8 +13,8 @@
 
 #include <bucketpool/torch_allocator.h>
 
-#include "support/pools.h"
 #include "support/driver.h"
+#include "support/pools.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define STREAMS 3

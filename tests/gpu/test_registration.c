@@ -18,8 +18,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "support/pools.h"
 #include "support/driver.h"
+#include "support/pools.h"
 
 #define PIECE 256u /* bytes of a rank */
 #define SKIPPED 77

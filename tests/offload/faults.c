@@ -8,8 +8,8 @@
 
 #include <stdio.h>
 
-#include "support/driver.h"
 #include "faults.h"
+#include "support/driver.h"
 
 static bp_status maybe_fail(void *user, const device_call *call)
 {

@@ -2,8 +2,8 @@
 #ifndef BP_TEST_OFFLOAD_FAULTS_H
 #define BP_TEST_OFFLOAD_FAULTS_H
 
-#include "support/trace_device.h"
 #include "stores.h"
+#include "support/trace_device.h"
 
 typedef struct faults {
     unsigned until; /* 0: none; 1: the next call fails */

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/trace_device.h"
 #include "rank_fixture.h"
+#include "support/trace_device.h"
 
 static const store_options SHARDS = {.groups = {[2] = "shards", [3] = "shards", [4] = "shards"},
                                      .persistent_bytes = 4096};

@@ -2,8 +2,8 @@
 #ifndef BP_TEST_OFFLOAD_RANK_FIXTURE_H
 #define BP_TEST_OFFLOAD_RANK_FIXTURE_H
 
-#include "support/scripted_ranks.h"
 #include "faults.h"
+#include "support/scripted_ranks.h"
 
 #define MOST_COMMS 2
 

@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "faults.h"
 #include "support/driver.h"
 #include "support/shortage.h"
-#include "faults.h"
 
 /* ---- allocations of the test's thread ------------------------------------------------------------------------------ */
 

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/driver.h"
 #include "allocators/pool.h"
 #include "stores.h"
+#include "support/driver.h"
 
 #define STEPS 40
 #define USUAL_GRANULARITY UINT64_C(65536)

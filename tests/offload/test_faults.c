@@ -9,8 +9,8 @@
 
 #include <stdlib.h>
 
-#include "support/driver.h"
 #include "faults.h"
+#include "support/driver.h"
 
 #define MOST_CALLS 400
 

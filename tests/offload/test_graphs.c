@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/driver.h"
 #include "graphs.h"
+#include "support/driver.h"
 
 static const char *const TOUCHED[] = {"param", "grad", "state"};
 

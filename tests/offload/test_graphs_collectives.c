@@ -6,11 +6,11 @@
 
 #include <cmocka.h>
 
-#include "support/scripted_ranks.h"
-#include "support/driver.h"
 #include "allocators/pool.h"
 #include "faults.h"
 #include "graphs.h"
+#include "support/driver.h"
+#include "support/scripted_ranks.h"
 
 static const char *const TOUCHED[] = {"param", "grad", "state"};
 

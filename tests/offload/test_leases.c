@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "support/driver.h"
 #include "stores.h"
+#include "support/driver.h"
 
 static bp_lease *lease_of(const store *s, const char *group, const char *reader)
 {

@@ -11,8 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "support/driver.h"
 #include "stores.h"
+#include "support/driver.h"
 
 #define MIB (UINT64_C(1) << 20)
 /* State of 24 MiB, main gradients of 48, an optimizer of 144. */

@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "support/trace_device.h"
 #include "pages.h"
+#include "support/trace_device.h"
 
 #define CHUNK (3 * PAGE) /* divides no slab of these tests */
 

@@ -6,8 +6,8 @@
 
 #include <cmocka.h>
 
-#include "support/trace_device.h"
 #include "pages.h"
+#include "support/trace_device.h"
 
 /* From resident to each of the four states, with copies in flight where the state has them. */
 static void advance(const pages *p, const char *group, bp_residency residency)

@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "support/trace_device.h"
 #include "graphs.h"
 #include "rank_fixture.h"
+#include "support/trace_device.h"
 
 #define RANKS 3u
 #define SLABS 6u /* param, grad, the three of the shards, persistent */

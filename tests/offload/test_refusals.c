@@ -9,9 +9,9 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "support/driver.h"
 #include "allocators/offload/offload.h"
 #include "stores.h"
+#include "support/driver.h"
 
 static const store_options WITH_PERSISTENT = {.persistent_bytes = 20000};
 

@@ -9,8 +9,8 @@
 
 #include <string.h>
 
-#include "support/driver.h"
 #include "stores.h"
+#include "support/driver.h"
 
 static const char *const ALL[] = {"param", "grad", "state", "main_grad", "optimizer", "persistent"};
 #define ALL_COUNT (sizeof ALL / sizeof *ALL)

@@ -11,8 +11,8 @@
 
 #include <stdio.h>
 
-#include "support/driver.h"
 #include "faults.h"
+#include "support/driver.h"
 
 #define LIMIT (UINT64_C(96) << 20)
 

@@ -11,8 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "support/trace_device.h"
 #include "devices/memory/slabs.h"
+#include "support/trace_device.h"
 
 #define SLABS 3
 #define PAGE ((uint64_t)sysconf(_SC_PAGESIZE))

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "graphs.h"
 #include "support/driver.h"
 #include "support/trace_device.h"
-#include "graphs.h"
 
 #define READERS 3
 

@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/brief.h"
 #include "answers.h"
 #include "planted.h"
+#include "support/brief.h"
 
 void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t count, size_t bytes);

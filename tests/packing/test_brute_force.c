@@ -10,8 +10,8 @@
 
 #include <stdlib.h>
 
-#include "support/brief.h"
 #include "naive.h"
+#include "support/brief.h"
 
 /* Asserts the optimum and, if `capacities`, the results for capacities at it and just below. */
 static void assert_solved(const instance *in, bool capacities)

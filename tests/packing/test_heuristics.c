@@ -10,9 +10,9 @@
 
 #include <stdlib.h>
 
-#include "support/brief.h"
 #include "naive.h"
 #include "planner/packing/solve.h"
+#include "support/brief.h"
 
 static bp_pack_progress unseen;
 

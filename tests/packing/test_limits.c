@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/brief.h"
 #include "naive.h"
+#include "support/brief.h"
 
 static instance random_small(void)
 {

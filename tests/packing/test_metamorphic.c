@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/brief.h"
 #include "naive.h"
+#include "support/brief.h"
 
 /* Returns a changed copy, whose optimum is `scale` times that of the original. */
 typedef instance change(const instance *in, uint64_t *scale);

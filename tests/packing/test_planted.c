@@ -10,9 +10,9 @@
 
 #include <stdlib.h>
 
-#include "support/brief.h"
 #include "naive.h"
 #include "planted.h"
+#include "support/brief.h"
 
 static planted_options random_options_of(uint32_t least_items, uint32_t most_items)
 {

@@ -10,8 +10,8 @@
 
 #include <stdlib.h>
 
-#include "support/brief.h"
 #include "planner/packing/solve.h"
+#include "support/brief.h"
 
 #define TRIES 400
 #define ENOUGH_WORK (UINT64_C(1) << 34)

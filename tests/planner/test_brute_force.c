@@ -10,8 +10,8 @@
 
 #include <stdbool.h>
 
-#include "support/brief.h"
 #include "invariants.h"
+#include "support/brief.h"
 #include "support/scenarios.h"
 
 /* ---- random models ------------------------------------------------------------------------------------------------- */

@@ -11,8 +11,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "support/scenarios.h"
 #include "planner/schedule/schedule.h"
+#include "support/scenarios.h"
 
 #define MOST_EVENTS 64
 #define MOST_UNITS 6

@@ -11,8 +11,8 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "support/scenarios.h"
 #include "planner/schedule/schedule.h"
+#include "support/scenarios.h"
 
 #define MOST_PLAYED_UNITS 6
 #define MOST_PLAYED_STEPS 256

@@ -9,8 +9,8 @@
 
 #include <bucketpool/profile.h>
 
-#include "support/pools.h"
 #include "folder.h"
+#include "support/pools.h"
 
 static char folder[64];
 

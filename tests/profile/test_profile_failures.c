@@ -15,9 +15,9 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include "folder.h"
 #include "support/pools.h"
 #include "support/shortage.h"
-#include "folder.h"
 
 ssize_t __real_write(int file, const void *data, size_t bytes);
 int __real_fsync(int file);

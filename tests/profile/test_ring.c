@@ -11,9 +11,9 @@
 #include <sys/time.h>
 #include <time.h>
 
-#include "support/pools.h"
 #include "allocators/observers.h"
 #include "allocators/recorder.h"
+#include "support/pools.h"
 
 #define EIGHT "300 300 300 300 300 300 300 300"
 #define RING 16u

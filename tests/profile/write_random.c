@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/pools.h"
 #include "allocators/pool.h"
+#include "support/pools.h"
 
 #define MOST 64u
 #define EXTRA 4u

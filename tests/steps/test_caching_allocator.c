@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/scenarios.h"
-#include "support/brief.h"
 #include "naive_allocator.h"
+#include "support/brief.h"
+#include "support/scenarios.h"
 
 #define MIB ((uint64_t)1 << 20)
 

@@ -11,11 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/scenarios.h"
-#include "support/brief.h"
-#include "support/shortage.h"
 #include "formats/snapshots/trace_file.h"
 #include "step/allocator/playback.h"
+#include "support/brief.h"
+#include "support/scenarios.h"
+#include "support/shortage.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define GIB ((uint64_t)1 << 30)

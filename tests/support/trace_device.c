@@ -1,9 +1,10 @@
 #include "trace_device.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "core/memory.h"
 #include "devices/device.h"
 

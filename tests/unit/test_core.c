@@ -6,6 +6,8 @@
 
 #include <cmocka.h>
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
 #include <bucketpool/dtype.h>
 #include <bucketpool/status.h>
 
@@ -15,9 +17,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "core/index.h"
+#include "core/print.h"
 #include "core/sha256.h"
 
 /* ---- dtypes -------------------------------------------------------------------------------------------------------- */

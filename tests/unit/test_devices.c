@@ -18,8 +18,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "support/trace_device.h"
 #include "devices/device.h"
+#include "support/trace_device.h"
 
 #define PAGE ((uint64_t)sysconf(_SC_PAGESIZE))
 #define IN_PAGES(count) in_decimal((count)*PAGE).text

@@ -19,8 +19,8 @@
 #include <sys/mman.h>
 #include <sys/types.h>
 
-#include "support/trace_device.h"
 #include "devices/device.h"
+#include "support/trace_device.h"
 
 static size_t until_failure; /* 0: no failure; 1: the next call fails */
 static bool has_failed;

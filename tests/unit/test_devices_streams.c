@@ -16,8 +16,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "support/trace_device.h"
 #include "devices/host.h"
+#include "support/trace_device.h"
 
 #define THREADS 4
 #define assert_ok(call) assert_status((call), #call, __LINE__)

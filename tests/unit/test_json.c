@@ -4,8 +4,8 @@
 #include <jansson.h>
 #include <pthread.h>
 
-#include "support/brief.h"
 #include "formats/json.h"
+#include "support/brief.h"
 
 #define DEEPEST 64
 

@@ -4,9 +4,9 @@
 #include <jansson.h>
 #include <math.h>
 
+#include "core/json_writer.h"
 #include "support/brief.h"
 #include "support/shortage.h"
-#include "core/json_writer.h"
 
 static void assert_text(const bp_json_writer *w, const char *expected)
 {

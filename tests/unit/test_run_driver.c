@@ -12,9 +12,9 @@
 
 #include <cmocka.h>
 
-#include "support/trace_device.h"
 #include "devices/device.h"
 #include "run/driver.h"
+#include "support/trace_device.h"
 
 #define OK(call) assert_int_equal((call), BP_OK)
 

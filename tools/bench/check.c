@@ -1,11 +1,11 @@
 /* Checks measured results against plain computations in double precision, for some tokens of each row. */
 #include "bench/setup.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-#include "core/fail.h"
 
 /* ---- a token's row of logits ------------------------------------------------------------------------------------- */
 

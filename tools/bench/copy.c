@@ -1,6 +1,8 @@
 /* Copy bandwidth of a device, the baseline of the other figures. */
 #include "bench/setup.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +11,6 @@
 #include <emmintrin.h>
 #endif
 
-#include "core/fail.h"
 #include "shared/machine.h"
 
 #define CUDA_BYTES (UINT64_C(1) << 30)

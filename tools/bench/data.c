@@ -1,12 +1,12 @@
 /* Input data of the measurements: deterministic, a function of the element's index, exact in every dtype. */
 #include "bench/setup.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include "core/fail.h"
 
 #define STAGING_BYTES (UINT64_C(4) << 20) /* a period of the widest dtype fits */
 #define MOST_PERIODS 16                   /* per copy; more would fall out of a host's caches */

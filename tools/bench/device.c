@@ -1,12 +1,13 @@
 /* Shared by the benchmarks of the command: options, medians, and the device with its free memory. */
 #include "bench/device.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/fail.h"
 #include "devices/cuda_driver.h"
 #include "shared/machine.h"
 

@@ -1,11 +1,12 @@
 /* Matrix products by the head's BLAS or cuBLAS. */
 #include "bench/gemm.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "devices/cuda_driver.h"
 
 /* Fortran interface; integers of 32 or 64 bits, the former read the low half. */

@@ -1,13 +1,14 @@
 /* `bucketpool bench offload`: options, turns, figures. */
 #include "bench/offload.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "shared/cli.h"
 #include "shared/progress.h"
 

@@ -1,10 +1,11 @@
 /* The pool of release groups of `bench offload`, moved through the library and by plain copies. */
 #include "bench/offload.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/fail.h"
 #include "devices/memory/slab_callbacks.h"
 #include "planner/from_info.h"
 #include "shared/machine.h"

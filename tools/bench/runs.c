@@ -1,6 +1,7 @@
 /* Measurements: a client for rows of one shape, its calls in turns with copies or with the head's matrix products, medians. */
 #include "bench/setup.h"
 
+#include <bucketpool/core/fail.h>
 #include <bucketpool/lm_head.h>
 #include <bucketpool/logprob.h>
 
@@ -10,7 +11,6 @@
 #include <string.h>
 
 #include "bench/gemm.h"
-#include "core/fail.h"
 #include "shared/cli.h"
 #include "shared/machine.h"
 

@@ -1,12 +1,12 @@
 /* Setup of `bench logprob`: the shapes that fit the device, and their memory. */
 #include "bench/setup.h"
 
+#include <bucketpool/core/fail.h>
 #include <bucketpool/logprob.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/fail.h"
 #include "shared/cli.h"
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */

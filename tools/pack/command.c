@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/print.h"
 #include "core/json_writer.h"
+#include "core/print.h"
 #include "formats/packing_file.h"
 #include "pictures/pictures.h"
 #include "shared/cli.h"

@@ -1,6 +1,7 @@
 /* Builds buckets, schedule and plans of a model from its file and the options. */
 #include "plan/analysis.h"
 
+#include <bucketpool/core/fail.h>
 #include <bucketpool/formats.h>
 
 #include <inttypes.h>
@@ -8,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "shared/cli.h"
 
 /* ---- options as text --------------------------------------------------------------------------------------------- */

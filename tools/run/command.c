@@ -2,6 +2,7 @@
 #include "core/print.h"
 #include "run/run.h"
 
+#include <bucketpool/core/fail.h>
 #include <bucketpool/formats.h>
 
 #include <errno.h>
@@ -11,7 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/fail.h"
 #include "shared/cli.h"
 #include "shared/machine.h"
 #include "shared/outputs.h"

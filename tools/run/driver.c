@@ -1,6 +1,7 @@
 /* Drives the iterations of a schedule through a pool, as a training loop would. */
-#include "core/fail.h"
 #include "run/driver_state.h"
+
+#include <bucketpool/core/fail.h>
 
 #include <stdio.h>
 #include <stdlib.h>

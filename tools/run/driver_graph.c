@@ -1,10 +1,11 @@
 /* Capture and replay of the driver's graphs. A capture forks from one stream to all others at its beginning and
  * joins them at its end. */
+#include <bucketpool/core/fail.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "run/driver_state.h"
 
 /* ---- selection of requests for graphs of units ------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
 /* Turns a schedule into the acquires, fills, checks and releases of each step. */
-#include "core/fail.h"
 #include "run/driver.h"
+
+#include <bucketpool/core/fail.h>
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 #include "core/json_writer.h"
+#include "core/print.h"
 
 /* Part of the interface: scripts depend on them. */
 enum {

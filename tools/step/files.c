@@ -1,4 +1,5 @@
 /* The files of `step`: the plan, and its picture. */
+#include <bucketpool/core/fail.h>
 #include <bucketpool/formats.h>
 #include <bucketpool/pack.h>
 
@@ -7,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "core/print.h"
 #include "pictures/pictures.h"
 #include "planner/from_info.h"

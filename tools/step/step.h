@@ -7,11 +7,11 @@
 #include <stdbool.h>
 
 #include "formats/snapshots/trace_file.h"
+#include "planner/steps/attribution.h"
+#include "planner/steps/steps.h"
 #include "shared/cli.h"
 #include "shared/outputs.h"
-#include "planner/steps/attribution.h"
 #include "step/allocator/failed_request.h"
-#include "planner/steps/steps.h"
 
 /* Sums of the live bytes of a moment. */
 typedef enum step_grouping { STEP_BY_PLACE, STEP_BY_MODULE, STEP_BY_PHASE, STEP_BY_KIND, STEP_GROUPINGS } step_grouping;

@@ -1,11 +1,12 @@
 /* Makes pools of the traces of PyTorch's allocator: requests from allocations, slabs from segments. */
 #include "view/recording.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "planner/steps/attribution.h"
 #include "planner/steps/steps.h"
 #include "view/ranges.h"

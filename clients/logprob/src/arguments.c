@@ -1,11 +1,11 @@
 /* Argument checks of the clients, and their conversion into kernel arguments. */
 #include "base.h"
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
 #include <math.h>
 #include <string.h>
-
-#include "core/arith.h"
-#include "core/fail.h"
 
 bool bp_is_row_dtype(bp_dtype dtype)
 {

@@ -1,14 +1,13 @@
 /* Shared parts of the clients: status agreement of ranks, vocabulary shards, bad-target checks, and the exchange of partial sums. */
 #include "base.h"
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
 #include <bucketpool/cuda.h>
+#include <bucketpool/kernels.h>
 
 #include <stdlib.h>
 #include <string.h>
-
-#include "core/arith.h"
-#include "core/fail.h"
-#include "devices/clients.h"
 
 /* One byte of each is on the stack while words are allocated. */
 enum { MOST_RANKS_OF_ALL = 65536 };

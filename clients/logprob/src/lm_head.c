@@ -1,14 +1,13 @@
 /* Creation and destruction of the fused head. */
 #include "lm_head.h"
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
 #include <bucketpool/cuda.h>
+#include <bucketpool/kernels.h>
 
 #include <stdlib.h>
-
-#include "core/arith.h"
-#include "core/fail.h"
-#include "core/structs.h"
-#include "devices/clients.h"
 
 #define DEFAULT_CHUNK 1024
 

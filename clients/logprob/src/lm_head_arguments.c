@@ -1,7 +1,8 @@
 /* Checks of the fused head's arguments. */
+#include <bucketpool/core/fail.h>
+
 #include <string.h>
 
-#include "core/fail.h"
 #include "lm_head.h"
 
 /* Checks the weight, or its gradient, as rows of one sequence; products need rows that ascend without overlap. */

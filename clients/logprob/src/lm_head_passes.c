@@ -1,11 +1,12 @@
 /* Forward and backward of the fused head, piece by piece. On the host a piece of tokens is taken in tiles of the vocabulary, so that its logits
  * stay small: with the saved statistics the gradient of each tile is independent of the others. */
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
+#include <bucketpool/kernels.h>
+
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
-#include "core/structs.h"
-#include "devices/clients.h"
 #include "lm_head.h"
 
 /* ---- pieces ------------------------------------------------------------------------------------------------------ */

@@ -1,10 +1,11 @@
 /* Client for log-probabilities of targets over logits that may be sharded by vocabulary. */
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
+#include <bucketpool/kernels.h>
+
 #include <stdlib.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
-#include "core/structs.h"
-#include "devices/clients.h"
 #include "base.h"
 
 struct bp_logprob {

@@ -1,15 +1,15 @@
 /* The loss client: the rank grid, steps (sums of micro-batches, their exchange, seeds of gradients), and statistics from the sums of all
  * ranks. */
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
+#include <bucketpool/kernels.h>
 #include <bucketpool/loss.h>
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
-#include "core/structs.h"
-#include "devices/clients.h"
 #include "base.h"
 #include "cp/cp.h"
 

@@ -1,13 +1,12 @@
 /* Workspaces of a client: planned as requests and served by a private pool. */
 #include "base.h"
 
+#include <bucketpool/core/fail.h>
 #include <bucketpool/cuda.h>
 #include <bucketpool/model.h>
 #include <bucketpool/plan.h>
 #include <bucketpool/schedule.h>
 #include <unistd.h>
-
-#include "core/fail.h"
 
 #define STAGES 32u
 #define NO_ID UINT32_MAX

@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/scenarios.h"
 #include "support/brief.h"
 #include "support/hosts.h"
+#include "support/scenarios.h"
 
 /* Logits and reference of one shape; upstream gradients, output and gradient are those of the logits' batch. */
 typedef struct pair {

@@ -11,8 +11,8 @@
 
 #include <math.h>
 
-#include "support/scenarios.h"
 #include "support/brief.h"
+#include "support/scenarios.h"
 
 static bp_dtype random_dtype(void)
 {

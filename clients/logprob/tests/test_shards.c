@@ -9,9 +9,9 @@
 #include "support/ranks.h"
 #include "support/shards.h"
 
-#include "support/scenarios.h"
 #include "head/heads.h"
 #include "support/hosts.h"
+#include "support/scenarios.h"
 
 #include <math.h>
 

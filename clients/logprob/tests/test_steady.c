@@ -6,10 +6,10 @@
 
 #include <cmocka.h>
 
-#include "support/pools.h"
 #include "head/heads.h"
 #include "support/allocations.h"
 #include "support/hosts.h"
+#include "support/pools.h"
 
 static void counting_counts(void **state)
 {

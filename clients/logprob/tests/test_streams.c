@@ -10,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/pools.h"
-#include "support/children.h"
 #include "support/batches.h"
+#include "support/children.h"
 #include "support/faults.h"
 #include "support/hosts.h"
+#include "support/pools.h"
 
 static const batch_options SMALL = {.batch = 2, .sequence = 9, .columns = 700, .with_entropy = true, .masked = true};
 #define ALL (BP_KERNELS_PLAIN | BP_KERNELS_AVX2 | BP_KERNELS_AVX512)

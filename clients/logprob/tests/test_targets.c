@@ -13,8 +13,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "support/scenarios.h"
 #include "support/brief.h"
+#include "support/scenarios.h"
 
 static bp_logprob *checked_client(const batch *b, uint32_t threads)
 {

@@ -1,12 +1,13 @@
 /* Copies of release groups: host memory (pinned or staged, one piece per slab), jobs that copy in chunks, and their streams. */
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "allocators/offload/offload.h"
 
 /* ---- host memory ------------------------------------------------------------------------------------------------- */

@@ -1,14 +1,15 @@
 /* Offloads: their release groups, and leases for readers of memory that must stay resident. */
 #include "allocators/offload/offload.h"
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/structs.h>
+
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "allocators/capture.h"
 #include "allocators/pool.h"
-#include "core/arith.h"
-#include "core/structs.h"
 #include "devices/pinned/pinned.h"
 
 #define CHUNK_BYTES (UINT64_C(32) << 20)

@@ -2,13 +2,13 @@
 #ifndef BP_OFFLOAD_OFFLOAD_H
 #define BP_OFFLOAD_OFFLOAD_H
 
+#include <bucketpool/core/fail.h>
 #include <bucketpool/offload.h>
 
 #include <pthread.h>
 #include <stdbool.h>
 
 #include "allocators/pool.h"
-#include "core/fail.h"
 #include "devices/device.h"
 
 /* Streams of copies: for each direction one for copies alone, and a helper for host functions, so that no copy waits for an unrelated

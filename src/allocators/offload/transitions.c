@@ -1,8 +1,8 @@
 /* Offload and restore, in two phases each. Offload: begin copies, unmap when they are complete. Restore: map memory at the same
  * addresses, copy back the bytes that were kept. */
 #include "allocators/capture.h"
-#include "allocators/pool.h"
 #include "allocators/offload/offload.h"
+#include "allocators/pool.h"
 
 #define FLAGS (BP_OFFLOAD_KEEP | BP_OFFLOAD_DISCARD | BP_OFFLOAD_RECAPTURE)
 

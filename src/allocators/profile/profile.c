@@ -1,6 +1,9 @@
 /* Profiles: recording, steps and their files, creation and destruction. */
 #include "allocators/profile/profile.h"
 
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,8 +11,6 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "core/fail.h"
-#include "core/structs.h"
 #include "core/timeout.h"
 
 /* ---- recording: the rings, and the state of the pools when they start and stop ---------------------------------------- */

@@ -1,12 +1,13 @@
 /* Replays recorded events from rings that may have overwritten their oldest ones. */
 #include "allocators/profile/profile.h"
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "core/timeout.h"
 
 /* The slab that contains the address; BP_NONE: none, or the request is dynamic. */

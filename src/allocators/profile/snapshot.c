@@ -1,12 +1,13 @@
 /* Writes the pickle of docs/reference/snapshot_files.md: the "bucketpool" half, and the half that PyTorch's memory
  * viewer reads. */
+#include <bucketpool/core/fail.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
-#include "core/text.h"
 #include "allocators/profile/profile.h"
+#include "core/text.h"
 
 /* ---- pickles ------------------------------------------------------------------------------------------------------- */
 

@@ -1,10 +1,11 @@
 /* Writes Chrome's trace format, which Perfetto reads: docs/reference/snapshot_files.md. */
+#include <bucketpool/core/fail.h>
+
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "core/fail.h"
-#include "core/json_writer.h"
 #include "allocators/profile/profile.h"
+#include "core/json_writer.h"
 
 /* The tracks of one stream of one device. */
 typedef struct bp_stream_tracks {

@@ -1,5 +1,8 @@
 /* PyTorch's pluggable allocator: one arena per device, its pieces with the order between successive users, and the two functions that
  * PyTorch calls. */
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
 #include <bucketpool/cuda.h>
 #include <bucketpool/device.h>
 #include <bucketpool/torch_allocator.h>
@@ -10,11 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "core/memory.h"
 #include "core/process.h"
-#include "core/structs.h"
 #include "devices/memory/slabs.h"
 
 #define VARIABLE "BUCKETPOOL_TORCH_BYTES"

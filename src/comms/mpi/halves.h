@@ -3,8 +3,7 @@
 #define BP_MPI_HALVES_H
 
 #include <bucketpool/comm.h>
-
-#include "core/halves.h"
+#include <bucketpool/core/halves.h>
 
 static inline float bp_halves_combine(bp_reduction reduction, float a, float b)
 {

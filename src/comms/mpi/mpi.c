@@ -2,6 +2,7 @@
  * point-to-point messages polled until a deadline, so that errors can name the missing ranks. */
 #include <bucketpool/comm_mpi.h>
 #include <bucketpool/comm_ops.h>
+#include <bucketpool/core/fail.h>
 
 #include <mpi.h>
 
@@ -15,9 +16,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "core/fail.h"
-#include "core/timeout.h"
 #include "comms/mpi/halves.h"
+#include "core/timeout.h"
 
 #define REDUCTIONS 3
 

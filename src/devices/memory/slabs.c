@@ -1,11 +1,12 @@
 /* Slabs: creation with one physical handle each, mapping, unmapping, and the calls of their residency observers. */
 #include "devices/memory/slabs.h"
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "core/memory.h"
 
 /* ---- memory of a slab ----------------------------------------------------------------------------------------------- */

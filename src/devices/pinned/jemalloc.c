@@ -2,13 +2,14 @@
  * address space and work at each thread's exit. */
 #include "devices/pinned/jemalloc.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include "core/fail.h"
 #include "devices/pinned/pinned.h"
 
 #define LIBRARY "libjemalloc.so.2"

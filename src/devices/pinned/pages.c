@@ -1,6 +1,9 @@
 /* Memory in whole pages: mapped, bound to a NUMA node, touched and pinned, and the reverse. */
 #include "devices/pinned/pages.h"
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
 #include <errno.h>
 #include <linux/mempolicy.h>
 #include <sched.h>
@@ -12,8 +15,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "core/process.h"
 #include "core/timeout.h"
 #include "devices/cuda.h"

@@ -2,14 +2,15 @@
  * divide. */
 #include "devices/pinned/pinned.h"
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "core/memory.h"
-#include "core/structs.h"
 #include "devices/device.h"
 
 #define DEFAULT_SLAB_BYTES (UINT64_C(64) << 20)

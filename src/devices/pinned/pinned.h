@@ -2,12 +2,12 @@
 #ifndef BP_PINNED_PINNED_H
 #define BP_PINNED_PINNED_H
 
+#include <bucketpool/core/fail.h>
 #include <bucketpool/pinned.h>
 
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "core/fail.h"
 #include "devices/pinned/jemalloc.h"
 #include "devices/pinned/pages.h"
 

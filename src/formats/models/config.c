@@ -1,10 +1,10 @@
 /* Reads published configurations: config.json of Hugging Face. */
+#include <bucketpool/core/fail.h>
 #include <bucketpool/formats.h>
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "formats/file.h"
 #include "formats/json.h"
 #include "formats/models/reader.h"

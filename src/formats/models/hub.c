@@ -1,6 +1,8 @@
 /* Finds models by name: the local cache of the Hugging Face hub, and the bundled models. */
 #include "formats/models/hub.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <dirent.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -10,7 +12,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "core/fail.h"
 #include "formats/file.h"
 
 #define LONGEST_ID 192 /* the hub allows 96 for each part */

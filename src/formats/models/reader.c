@@ -1,13 +1,13 @@
 /* Selects a reader by the kind of the path; options, names and final checks of all readers. */
 #include "formats/models/reader.h"
 
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
 #include <bucketpool/formats.h>
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
-#include "core/structs.h"
 #include "core/kinds.h"
 #include "formats/file.h"
 #include "formats/json.h"

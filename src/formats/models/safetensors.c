@@ -1,5 +1,7 @@
 /* Reads safetensors: the files of a checkpoint, their headers and tensors. Source of the format:
  * github.com/huggingface/safetensors, README, "Format". */
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
 #include <bucketpool/formats.h>
 
 #include <dirent.h>
@@ -8,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "formats/file.h"
 #include "formats/json.h"
 #include "formats/models/reader.h"

@@ -1,10 +1,11 @@
 /* Makes a model of a checkpoint's tensors: units from the tensors' names, and copies of experts. */
+#include <bucketpool/core/fail.h>
+
 #include <ctype.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "formats/file.h"
 #include "formats/models/reader.h"
 #include "planner/model/arch_config.h"

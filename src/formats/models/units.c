@@ -1,11 +1,11 @@
 /* Models as bucketpool.units/1, read and written. docs/reference/formats.md describes every member. */
+#include <bucketpool/core/fail.h>
 #include <bucketpool/formats.h>
 #include <bucketpool/schedule.h>
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "core/json_writer.h"
 #include "formats/file.h"
 #include "formats/json.h"

@@ -2,12 +2,13 @@
  * are missing. */
 #include "formats/models/unread.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "core/text.h"
 #include "formats/file.h"
 #include "formats/json.h"

@@ -1,12 +1,13 @@
 /* A parser for Python pickles that hold plain data only. */
 #include "formats/snapshots/pickle.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "formats/file.h"
 
 #define BP_PICKLE_IS_CONTAINER ((bp_pickle_ref)1 << 63)

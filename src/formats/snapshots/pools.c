@@ -1,8 +1,9 @@
 /* Reads the "bucketpool" half of a snapshot: docs/reference/snapshot_files.md. */
+#include <bucketpool/core/fail.h>
+
 #include <stdio.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "formats/snapshots/snapshot_file.h"
 
 #define FORMAT "bucketpool.snapshot/1"

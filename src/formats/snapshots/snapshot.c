@@ -1,11 +1,12 @@
 /* Reads a snapshot: its object, and values of its pickle. */
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "core/text.h"
 #include "formats/file.h"
 #include "formats/models/reader.h"

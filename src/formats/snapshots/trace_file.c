@@ -1,6 +1,8 @@
 /* Reads snapshots of PyTorch's allocator as allocation traces: the file, its segments, and the traces by device. */
 #include "formats/snapshots/trace_file.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +10,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core/fail.h"
 #include "core/files.h"
 #include "formats/file.h"
 #include "formats/snapshots/snapshot_file.h"

@@ -1,12 +1,13 @@
 /* Takes events, frames and call stacks out of a snapshot's pickle while it is parsed. */
 #include "formats/snapshots/trace_tables.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core/fail.h"
 #include "core/text.h"
 
 /* ---- memory -------------------------------------------------------------------------------------------------------- */

@@ -1,9 +1,10 @@
 /* Turns a family's table and a configuration into a model: compiles the table's expressions once, reads the fields, then
  * walks the layers. */
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "core/memory.h"
 #include "planner/model/arch_config.h"
 #include "planner/model/expression.h"

@@ -1,13 +1,13 @@
 /* Creates buckets and their memory requests by role, and merges the buckets of several models that share a pool. */
 #include "planner/model/buckets.h"
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "core/arith.h"
-#include "core/fail.h"
-#include "core/structs.h"
 
 /* ---- given buckets, order of buckets ----------------------------------------------------------------------------- */
 

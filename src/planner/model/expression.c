@@ -1,12 +1,13 @@
 /* Compiles and evaluates the expressions of architecture tables. */
 #include "planner/model/expression.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <ctype.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "core/memory.h"
 
 typedef enum operation {

@@ -1,10 +1,11 @@
 /* Groups a model's parameters into buckets by the bucketing rule of a runtime. */
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "planner/model/buckets.h"
 
 /* ---- grouping ------------------------------------------------------------------------------------------------------- */

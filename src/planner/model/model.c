@@ -1,14 +1,14 @@
 /* bp_model: adds units, parameters, buckets and events, with validation; shows the contents. */
 #include "planner/model/model.h"
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
 #include <bucketpool/schedule.h>
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
-#include "core/structs.h"
 #include "core/text.h"
 #include "planner/model/arch_config.h"
 

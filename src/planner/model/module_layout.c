@@ -4,10 +4,10 @@
  * conversion_mapping.py. */
 #include "planner/model/model.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <stdbool.h>
 #include <string.h>
-
-#include "core/fail.h"
 
 #define MOST_SOURCES 3
 #define MOST_NAME 512

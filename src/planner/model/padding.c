@@ -1,10 +1,11 @@
 /* Pads buckets for sharding, by the rules of the runtimes; Megatron's places parameters on a grid of chunks, first fit. */
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "planner/model/buckets.h"
 
 /* ---- first fit --------------------------------------------------------------------------------------------------- */

@@ -1,8 +1,9 @@
 /* Branch and bound: exact search for a placement within a capacity, for arbitrary conflicts. Items are placed from the bottom up; lower
  * bounds of the other items are propagated, and undone through a trail on backtracking. */
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 
-#include "core/fail.h"
 #include "core/memory.h"
 #include "planner/packing/solve.h"
 

@@ -1,10 +1,11 @@
 /* The independent checker: a sweep over time with the live items in a bit set, ordered by offset. O(n log n) in items and intervals.
  * Shares no arithmetic with the packers, so that a mistake there shows here. */
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
+
 #include <stdlib.h>
 
-#include "core/fail.h"
 #include "core/memory.h"
-#include "core/structs.h"
 #include "planner/packing/problem.h"
 
 /* Begin or end of a live range. At equal times ends come first: intervals are half open. */

@@ -1,10 +1,11 @@
 /* First fit in an order of weights, with squeaky-wheel improvement, without a conflict graph: the live ranges placed so far are in columns of
  * consecutive steps, in the order of offsets. */
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "core/memory.h"
 #include "planner/packing/solve.h"
 

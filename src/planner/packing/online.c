@@ -2,10 +2,11 @@
  * traces whose releases mirror their acquires. */
 #include "planner/packing/solve.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "core/memory.h"
 
 typedef struct free_range {

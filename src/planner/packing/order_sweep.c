@@ -9,11 +9,12 @@
  * have w! orders. A layer is expanded in parts, best states first, each part down to its end before the next one, so that the memory is
  * bounded and the sweep is complete all the same (beam stack search: Zhou and Hansen 2005), unless it is so long that the rest of its first
  * layers must be dropped. */
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "core/memory.h"
 #include "planner/packing/solve.h"
 

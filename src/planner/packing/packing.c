@@ -1,11 +1,12 @@
 /* The functions of pack.h. An instance is split into the connected components of its conflict graph, which are solved one by one; the
  * total is the height of the highest. */
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "core/memory.h"
-#include "core/structs.h"
 #include "planner/packing/solve.h"
 
 /* ---- instances --------------------------------------------------------------------------------------------------- */

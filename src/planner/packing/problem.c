@@ -1,10 +1,11 @@
 /* bp_problem: lists, the conflict graph of the sections, problems derived from others, orders of items. */
 #include "planner/packing/problem.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "core/index.h"
 #include "core/memory.h"
 

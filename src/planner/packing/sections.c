@@ -1,10 +1,11 @@
 /* Covers every conflict of an instance with cliques. */
 #include "planner/packing/problem.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "core/index.h"
 #include "core/memory.h"
 

@@ -7,10 +7,11 @@
  * random. */
 #include "planner/packing/solve.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "core/memory.h"
 
 #define BITMAP_LEVELS 6 /* 64^6 steps */

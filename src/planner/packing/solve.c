@@ -1,11 +1,12 @@
 /* Solves one component: simple orders, structural shortcuts, exact methods and improvement, in rounds of growing work. */
 #include "planner/packing/solve.h"
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "core/memory.h"
 
 typedef struct solving {

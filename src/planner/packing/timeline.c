@@ -1,12 +1,13 @@
 /* bp_timelines: numbers the items, turns times into steps, and separates the connected components. */
 #include "planner/packing/problem.h"
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "core/memory.h"
 
 /* ---- from a packing ---------------------------------------------------------------------------------------------- */

@@ -1,7 +1,8 @@
 /* Search in windows (large neighbourhood search), for long problems that are hard in a few places. */
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 
-#include "core/fail.h"
 #include "core/memory.h"
 #include "planner/packing/solve.h"
 

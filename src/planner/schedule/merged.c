@@ -1,8 +1,9 @@
 /* Derived schedules: schedules of the same buckets merged in sequence, and a model's schedule embedded in the merged buckets of several
  * models. */
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 
-#include "core/fail.h"
 #include "planner/schedule/schedule.h"
 
 static bp_status append_steps(bp_schedule *s, const bp_schedule *from, int32_t first_unit)

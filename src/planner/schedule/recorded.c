@@ -1,8 +1,9 @@
 /* Recorded schedules: one step for each event of the model's recording, and overlap windows. */
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
+
 #include <stdlib.h>
 
-#include "core/fail.h"
-#include "core/structs.h"
 #include "planner/schedule/schedule.h"
 
 /* Binary search: groups are sorted by unit, then role. NULL: the unit has no requests in the role. */

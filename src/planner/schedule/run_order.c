@@ -1,8 +1,9 @@
 /* The order in which units run in one pass over the model, nested units within their parents. */
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "planner/schedule/training.h"
 
 /* Limit against hostile models that repeat units with thousands of nested ones. */

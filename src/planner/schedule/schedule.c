@@ -1,9 +1,9 @@
 /* bp_schedule: construction from steps, spans and windows, overlaps, events, and the tails that windows add to live ranges. */
 #include "planner/schedule/schedule.h"
 
-#include <stdlib.h>
+#include <bucketpool/core/fail.h>
 
-#include "core/fail.h"
+#include <stdlib.h>
 
 bp_status bp_schedule_new(size_t request_count, bp_schedule **schedule)
 {

@@ -1,10 +1,11 @@
 /* Training and evaluation schedules: the passes, and the live range of each request by the rules of Megatron-FSDP (fsdp2.c: of FSDP2).
  * docs/concepts/schedules.md lists the events. Source: Megatron-LM d98e8a64, megatron_fsdp: AllGatherPipeline, GradReducePipeline. */
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
-#include "core/structs.h"
 #include "planner/schedule/training.h"
 
 /* ---- configuration ------------------------------------------------------------------------------------------------- */

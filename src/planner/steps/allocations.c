@@ -1,9 +1,10 @@
 /* The allocations of a trace: events that belong together, and what was live before the oldest event. */
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "core/address_map.h"
 #include "planner/steps/steps.h"
 

@@ -1,9 +1,10 @@
 /* Derives purposes of allocations from phases and live ranges. */
 #include "planner/steps/attribution.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 
-#include "core/fail.h"
 #include "core/memory.h"
 
 const char *bp_memory_kind_name(bp_memory_kind kind)

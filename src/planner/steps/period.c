@@ -5,10 +5,11 @@
  * length of the step. The length is confirmed by comparing the trace with itself, shifted. The occurrences of the gram
  * that repeats most often at about this distance cut the trace into steps, and each cut moves to the moment nearby when
  * the fewest bytes are live. Layers, microbatches and the loop of an optimizer repeat as well: is_training decides. */
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "core/hash.h"
 #include "planner/steps/step_finder.h"
 

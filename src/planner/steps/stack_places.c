@@ -1,11 +1,12 @@
 /* Reads call stacks: names of files and functions of PyTorch, of its C++ code and of optimizers tell places and phases. */
 #include "planner/steps/stack_places.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "core/memory.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))

@@ -1,10 +1,11 @@
 /* Cuts a trace into steps at the annotations that programs and PyTorch write: torch.profiler's "ProfilerStep#3", a
  * program's own "step 3", the ranges of optimizers ("Optimizer.step#AdamW.step"). */
+#include <bucketpool/core/fail.h>
+
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "planner/steps/step_finder.h"
 
 /* ---- marks of steps ------------------------------------------------------------------------------------------------ */

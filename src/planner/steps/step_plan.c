@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
 #include <bucketpool/pack.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "planner/steps/steps.h"
 
 typedef struct planner {

@@ -1,8 +1,9 @@
 /* The steps of a trace: marked, repeated, or the whole trace; and their kinds. */
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "planner/steps/step_finder.h"
 
 /* ---- live bytes ---------------------------------------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /* The kernels of tests/gpu, for the emulated driver. */
-#include "support/add_words.h"
 #include "fake_kernels.h"
+#include "support/add_words.h"
 
 extern const fake_kernel fake_kernels[];
 

@@ -1,9 +1,10 @@
 /* Treaps of blocks, and the memory of blocks. */
 #include "step/allocator/blocks.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 
-#include "core/fail.h"
 #include "core/memory.h"
 
 static bool is_less(bp_block_key a, bp_block_key b)

@@ -2,11 +2,12 @@
  * expandable.c. */
 #include "step/allocator/allocator.h"
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "core/memory.h"
 
 #define MIB ((uint64_t)1 << 20)

@@ -73,7 +73,7 @@ typedef struct bp_caching_block bp_caching_block;
 
 /* `device` may be NULL. Both are copied. Errors: BP_ERR_INVALID_ARGUMENT (settings outside their ranges), BP_ERR_NO_HOST_MEMORY. */
 bp_status bp_caching_create(const bp_caching_settings *settings, const bp_caching_device *device,
-                                   bp_caching_allocator **allocator);
+                            bp_caching_allocator **allocator);
 void bp_caching_destroy(bp_caching_allocator **allocator);
 
 /* Pool 0 is the default one; others are private pools (of graphs, of a MemPool), which exist from their first use. `own_allocator`: segments
@@ -83,7 +83,7 @@ bp_status bp_caching_set_pool(bp_caching_allocator *allocator, uint32_t pool, bo
 /* Streams are their handles, which order blocks. `bytes` is not 0. Errors: BP_ERR_NO_DEVICE_MEMORY, BP_ERR_OVERFLOW (1 EiB and more),
  * BP_ERR_NO_HOST_MEMORY (the allocator cannot be used further). */
 bp_status bp_caching_allocate(bp_caching_allocator *allocator, uint64_t bytes, uint64_t stream, uint32_t pool,
-                                     bp_caching_block **block);
+                              bp_caching_block **block);
 
 /* The tensor is gone. The block stays active until the free is completed. */
 void bp_caching_request_free(bp_caching_allocator *allocator, bp_caching_block *block);
@@ -129,11 +129,11 @@ typedef struct bp_caching_segment {
 /* Adds a segment whose pieces follow each other. `blocks` receives the block of each piece. No free piece may follow a free one. Errors:
  * BP_ERR_INVALID_ARGUMENT, BP_ERR_NO_HOST_MEMORY. */
 bp_status bp_caching_add_segment(bp_caching_allocator *allocator, const bp_caching_segment *segment,
-                                        const bp_caching_piece *pieces, size_t count, bp_caching_block **blocks);
+                                 const bp_caching_piece *pieces, size_t count, bp_caching_block **blocks);
 
 /* True if the segment's pool has this very block, and the block is free. */
-bool bp_caching_is_free(const bp_caching_allocator *allocator, const bp_caching_segment *segment,
-                               uint64_t address, uint64_t bytes);
+bool bp_caching_is_free(const bp_caching_allocator *allocator, const bp_caching_segment *segment, uint64_t address,
+                        uint64_t bytes);
 
 /* Visits each block of each segment: blocks of a segment follow each other, segments are in no order. */
 typedef void bp_caching_visitor(void *user, const bp_caching_segment *segment, uint64_t address,

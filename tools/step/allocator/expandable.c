@@ -1,9 +1,10 @@
 /* Expandable segments of the caching allocator's model: addresses that are reserved once, and mapped and unmapped in pages. */
 #include "step/allocator/allocator.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 
-#include "core/fail.h"
 #include "core/memory.h"
 
 #define SMALL_PAGE ((uint64_t)2 << 20)

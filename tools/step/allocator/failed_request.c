@@ -1,9 +1,10 @@
 /* Free ranges beside the live blocks of the state before a failed request. */
 #include "step/allocator/failed_request.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 
-#include "core/fail.h"
 #include "core/memory.h"
 #include "step/allocator/start_state.h"
 

@@ -41,8 +41,7 @@ typedef enum bp_failure_reason {
 } bp_failure_reason;
 
 /* The first that holds. *missing: bytes that are not free anywhere, for BP_FAILURE_FULL, else 0. */
-bp_failure_reason bp_failed_request_reason(const bp_trace *trace, const bp_failed_request *request,
-                                                  uint64_t *missing);
+bp_failure_reason bp_failed_request_reason(const bp_trace *trace, const bp_failed_request *request, uint64_t *missing);
 
 /* True if free memory is of the request's stream, of the default pool and of its size class. */
 static inline bool bp_free_memory_is_own(const bp_free_memory *memory, const bp_trace *trace,

@@ -1,12 +1,13 @@
 /* Plays the allocations and frees of a trace through a new allocator. */
 #include "step/allocator/playback.h"
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
-#include "core/memory.h"
 #include "core/address_map.h"
+#include "core/memory.h"
 #include "step/allocator/allocator.h"
 #include "step/allocator/releases.h"
 #include "step/allocator/start_state.h"

@@ -3,8 +3,8 @@
 #ifndef BP_STEP_PLAYBACK_H
 #define BP_STEP_PLAYBACK_H
 
-#include "step/allocator/caching_allocator.h"
 #include "planner/steps/trace.h"
+#include "step/allocator/caching_allocator.h"
 
 /* Events that a trace should not have, or that nothing can be derived from. */
 typedef struct bp_play_oddities {
@@ -88,6 +88,6 @@ typedef struct bp_check_result {
  * O(e log n), for each departure. `reserved_bytes` may be NULL, or has an element for each event. Errors: BP_ERR_INVALID_ARGUMENT,
  * BP_ERR_NO_HOST_MEMORY. */
 bp_status bp_play_check(const bp_trace *trace, const bp_caching_settings *settings, size_t limit,
-                               uint64_t *reserved_bytes, bp_check_result *result);
+                        uint64_t *reserved_bytes, bp_check_result *result);
 
 #endif

@@ -2,12 +2,13 @@
  * it has memory if the next recorded event is a segment of the request, and it names the address. */
 #include "step/allocator/playback.h"
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
-#include "core/memory.h"
 #include "core/address_map.h"
+#include "core/memory.h"
 #include "step/allocator/allocator.h"
 #include "step/allocator/start_state.h"
 

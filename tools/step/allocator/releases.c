@@ -1,12 +1,13 @@
 /* Finds the causes of releases in a trace: neighbouring events, call stacks, reserved bytes. */
 #include "step/allocator/releases.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
-#include "core/memory.h"
 #include "core/address_map.h"
+#include "core/memory.h"
 #include "step/allocator/start_state.h"
 
 typedef struct finder {

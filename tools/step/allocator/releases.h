@@ -2,8 +2,8 @@
 #ifndef BP_STEP_RELEASES_H
 #define BP_STEP_RELEASES_H
 
-#include "step/allocator/caching_allocator.h"
 #include "planner/steps/trace.h"
+#include "step/allocator/caching_allocator.h"
 
 typedef enum bp_release_cause {
     BP_RELEASE_FORCED,      /* by an allocation: the device had no memory, or garbage was collected */

@@ -6,13 +6,14 @@
  *  - the first address of an expandable segment: the lowest one that was mapped since all of the segment was unmapped. */
 #include "step/allocator/start_state.h"
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
-#include "core/memory.h"
 #include "core/address_map.h"
+#include "core/memory.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define SMALL_PAGE (2 * MIB)

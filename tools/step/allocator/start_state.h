@@ -2,8 +2,8 @@
 #ifndef BP_STEP_START_STATE_H
 #define BP_STEP_START_STATE_H
 
-#include "step/allocator/caching_allocator.h"
 #include "planner/steps/trace.h"
+#include "step/allocator/caching_allocator.h"
 
 /* The pools of a trace: 0 is the default one. Events do not name their pool: it is that of the segment at their address, from its allocation
  * to the snapshot. A private pool's segment that was freed before the snapshot counts as one of the default pool. */

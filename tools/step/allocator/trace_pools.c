@@ -1,9 +1,10 @@
 /* Private pools of a trace: numbers for their ids, and the pool of an address. */
 #include "step/allocator/start_state.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 
-#include "core/fail.h"
 #include "core/memory.h"
 
 static int by_pool_id(const void *a, const void *b)

@@ -1,12 +1,12 @@
 /* Client that rearranges tensors of packed batches between token orders, and gathers them over context-parallel ranks. */
 #include "cp/cp.h"
 
-#include <stdlib.h>
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
+#include <bucketpool/kernels.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
-#include "core/structs.h"
-#include "devices/clients.h"
+#include <stdlib.h>
 
 /* ---- the client -------------------------------------------------------------------------------------------------- */
 

@@ -1,12 +1,12 @@
 /* Padding and splitting of a packed batch, once per batch, from its cu_seqlens. */
 #include "cp/cp.h"
 
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
+
 #include <stdlib.h>
 #include <string.h>
-
-#include "core/arith.h"
-#include "core/fail.h"
-#include "core/structs.h"
 
 /* ---- orders ------------------------------------------------------------------------------------------------------ */
 

@@ -1,13 +1,14 @@
 /* Matrix products on cuda devices by cuBLAS. cuBLAS is column-major and these matrices are row-major, so each is passed as its transpose
  * and the products are swapped: c^T = b^T a^T. Masked hidden states are first copied, block by block. */
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+#include <bucketpool/kernels.h>
+
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
-#include "devices/clients.h"
 #include "cuda/cuda.h"
 
 /* ---- the library ------------------------------------------------------------------------------------------------- */

@@ -1,11 +1,12 @@
 /* The engine of cuda devices, and copies of rows for products. Kernels are found by name in the embedded image and launched through the
  * driver, with one structure by value. */
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+#include <bucketpool/kernels.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
-#include "devices/clients.h"
 #include "cuda/cuda.h"
 
 #define LEAST_MAJOR 8                   /* compute capability with bf16 and NaN-preserving maxima */

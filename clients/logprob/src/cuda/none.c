@@ -1,6 +1,7 @@
 /* Stubs for builds without CUDA kernels. */
-#include "core/fail.h"
 #include "cuda/cuda.h"
+
+#include <bucketpool/core/fail.h>
 
 bp_status bp_engine_create_cuda(bp_device *device, bp_engine **engine)
 {

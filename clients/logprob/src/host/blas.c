@@ -1,11 +1,11 @@
 /* The BLAS library of the machine: a copy that the process has, PyTorch's among them, or one that the dynamic loader finds. */
 #include "host/blas.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <string.h>
-
-#include "core/fail.h"
 
 #define FLAGS (RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)
 

@@ -1,10 +1,11 @@
 /* The engine of host devices: a ring passes work to the threads of the streams. */
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
 #include <stdalign.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "engine.h"
 #include "host/jobs.h"
 

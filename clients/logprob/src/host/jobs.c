@@ -1,11 +1,12 @@
 /* Passes of a host engine: rows, or pieces of rows where there are few, are distributed to threads. Work done once per row is shared by all
  * kernels. */
+#include <bucketpool/core/fail.h>
+
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/fail.h"
 #include "host/rows.h"
 
 /* ---- threads ----------------------------------------------------------------------------------------------------- */

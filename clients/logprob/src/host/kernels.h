@@ -2,9 +2,10 @@
 #ifndef BP_LOGPROB_HOST_KERNELS_H
 #define BP_LOGPROB_HOST_KERNELS_H
 
+#include <bucketpool/core/halves.h>
+
 #include <stdbool.h>
 
-#include "core/halves.h"
 #include "work.h"
 
 /* Statistics and upstream gradients of a row: g of the targets with the sum G, h, z and m of bp_gradient_work. */

@@ -3,13 +3,14 @@
  * - a bf16 product, where the processor has one: hidden states and weights in place. The gradient of the logits is split into the sum of two
  *   bf16 numbers, which leaves a relative error of 2^-16 in each element.
  * Masked hidden states are replaced by zeros in a copy. */
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/arith.h"
-#include "core/fail.h"
 #include "host/blas.h"
 #include "host/rows.h"
 

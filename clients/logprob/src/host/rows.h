@@ -2,10 +2,11 @@
 #ifndef BP_LOGPROB_HOST_ROWS_H
 #define BP_LOGPROB_HOST_ROWS_H
 
+#include <bucketpool/core/arith.h>
+
 #include <math.h>
 #include <stdalign.h>
 
-#include "core/arith.h"
 #include "host/jobs.h"
 
 #define BP_PIECE_TOKENS 256u

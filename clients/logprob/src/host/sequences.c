@@ -1,8 +1,9 @@
 /* Host kernels of packed sequences: rearranging tokens, sums and seeds of losses. */
+#include <bucketpool/core/arith.h>
+
 #include <math.h>
 #include <string.h>
 
-#include "core/arith.h"
 #include "host/jobs.h"
 
 static bool is_in_chunks(const bp_sequence_group *group, bp_cp_order order)

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/pools.h"
 #include "../support/hosts.h"
 #include "../support/rearrangements.h"
+#include "support/pools.h"
 
 #define BAD BP_ERR_INVALID_ARGUMENT
 

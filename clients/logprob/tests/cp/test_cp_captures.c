@@ -11,10 +11,10 @@
 
 #include <string.h>
 
-#include "support/pools.h"
-#include "support/driver.h"
-#include "devices/device.h"
 #include "base.h"
+#include "devices/device.h"
+#include "support/driver.h"
+#include "support/pools.h"
 
 enum { SEQUENCES = 130, TOKENS = 4 * SEQUENCES, LOCAL = TOKENS / 2, BYTES = 4 * TOKENS };
 

@@ -11,9 +11,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "support/scenarios.h"
 #include "../support/hosts.h"
 #include "../support/ranks.h"
+#include "support/scenarios.h"
 
 enum { ODD = 1 }; /* the rank that differs */
 #define BAD BP_ERR_INVALID_ARGUMENT

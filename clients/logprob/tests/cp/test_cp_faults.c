@@ -13,10 +13,10 @@
 
 #include "support/pools.h"
 
-#include "support/shortage.h"
 #include "../support/faults.h"
 #include "../support/ranks.h"
 #include "../support/rearrangements.h"
+#include "support/shortage.h"
 
 #define OK(call) is_status(call, BP_OK, NULL, #call)
 

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/pools.h"
 #include "../support/hosts.h"
 #include "../support/rearrangements.h"
+#include "support/pools.h"
 
 static void enqueue(bp_cp *cp, const sample *s, bp_stream *stream)
 {

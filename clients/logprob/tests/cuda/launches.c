@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/scenarios.h"
 #include "../support/reference.h"
 #include "kernels.h"
+#include "support/scenarios.h"
 
 static void *new_memory(size_t bytes)
 {

@@ -13,9 +13,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "support/scenarios.h"
-#include "support/brief.h"
 #include "../support/reference.h"
+#include "support/brief.h"
+#include "support/scenarios.h"
 
 #define ROWS 3u
 

@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/scenarios.h"
 #include "support/brief.h"
+#include "support/scenarios.h"
 
 #define ROWS 3u
 

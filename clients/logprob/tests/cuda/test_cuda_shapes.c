@@ -1,4 +1,6 @@
 /* Selection of kernels and grids: any choice gives right results, but a wrong one is slow. */
+#include <bucketpool/kernels.h>
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,9 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "support/pools.h"
-#include "devices/clients.h"
 #include "cuda/cuda.h"
+#include "support/pools.h"
 
 #define MOST_KERNELS 128
 

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include <bucketpool/capture.h>
+#include <bucketpool/core/fail.h>
 #include <bucketpool/lm_head.h>
 #include <bucketpool/loss.h>
 
@@ -15,11 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/pools.h"
-#include "core/fail.h"
+#include "base.h"
 #include "devices/cuda.h"
 #include "fake_cuda.h"
-#include "base.h"
+#include "support/pools.h"
 
 enum { SEQUENCES = 2, TOKENS = 8, LOCAL = TOKENS / 2, VOCAB = 24, HIDDEN = 4, PLACES = 64 };
 enum { UNKNOWN = 999, OUT_OF_MEMORY = 2, ILLEGAL_ADDRESS = 700 };

@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "support/pools.h"
 #include "support/driver.h"
+#include "support/pools.h"
 
 #define SAVED_MARGIN 64 /* number of batches */
 #define VIEWS 8

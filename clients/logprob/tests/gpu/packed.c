@@ -9,8 +9,8 @@
 
 #include <stdlib.h>
 
-#include "support/pools.h"
 #include "device_batches.h"
+#include "support/pools.h"
 
 void *new_memory(uint64_t bytes)
 {

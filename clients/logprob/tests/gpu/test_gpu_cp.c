@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/pools.h"
-#include "support/driver.h"
 #include "device_batches.h"
 #include "packed.h"
+#include "support/driver.h"
+#include "support/pools.h"
 
 static bp_device *gpu;
 static bp_stream *stream;

@@ -12,10 +12,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "support/pools.h"
-#include "support/driver.h"
 #include "device_batches.h"
 #include "packed.h"
+#include "support/driver.h"
+#include "support/pools.h"
 
 static bp_device *gpu, *host;
 static bp_stream *stream;

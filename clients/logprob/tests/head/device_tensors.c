@@ -5,8 +5,8 @@
 
 #include <cmocka.h>
 
-#include "support/pools.h"
 #include "device_tensors.h"
+#include "support/pools.h"
 
 #define ALIGNMENT 256
 

@@ -2,8 +2,8 @@
 #ifndef BP_TEST_KERNELS_HEAD_DEVICE_TENSORS_H
 #define BP_TEST_KERNELS_HEAD_DEVICE_TENSORS_H
 
-#include "head_cases.h"
 #include "base.h"
+#include "head_cases.h"
 
 /* On the device, and the host copies for filling and checking. */
 typedef struct device_tensors {

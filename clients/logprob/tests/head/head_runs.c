@@ -5,8 +5,8 @@
 
 #include <cmocka.h>
 
-#include "support/pools.h"
 #include "head_runs.h"
+#include "support/pools.h"
 
 bp_device *device;
 

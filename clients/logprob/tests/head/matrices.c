@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/pools.h"
-#include "support/driver.h"
 #include "devices/device.h"
+#include "support/driver.h"
+#include "support/pools.h"
 
 #define POISON 0x7b /* 3e36 in bf16, 61,000 in fp16: visible in results if read */
 

@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/pools.h"
-#include "support/driver.h"
 #include "device_tensors.h"
+#include "support/driver.h"
+#include "support/pools.h"
 
 static bp_lm_head *new_head(bp_device *device, const head_case *c, bp_targets targets)
 {

@@ -9,8 +9,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "support/pools.h"
 #include "head_runs.h"
+#include "support/pools.h"
 
 /* ---- workspaces ---------------------------------------------------------------------------------------------------- */
 

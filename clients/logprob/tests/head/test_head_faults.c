@@ -12,11 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../support/faults.h"
+#include "head_runs.h"
 #include "support/exchange.h"
 #include "support/pools.h"
 #include "support/shortage.h"
-#include "../support/faults.h"
-#include "head_runs.h"
 
 static const head_case small = {.batch = 2,
                                 .sequence = 7,

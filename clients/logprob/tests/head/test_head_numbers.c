@@ -8,8 +8,8 @@
 
 #include <math.h>
 
-#include "support/pools.h"
 #include "head_runs.h"
+#include "support/pools.h"
 
 /* ---- numbers ------------------------------------------------------------------------------------------------------- */
 

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/pools.h"
 #include "head_runs.h"
+#include "support/pools.h"
 
 /* A tensor that is in place only during the call's turn in the stream. */
 typedef struct tensor {

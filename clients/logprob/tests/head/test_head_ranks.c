@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device_tensors.h"
+#include "support/driver.h"
 #include "support/exchange.h"
 #include "support/pools.h"
-#include "support/driver.h"
-#include "device_tensors.h"
 
 #define RANKS 2
 

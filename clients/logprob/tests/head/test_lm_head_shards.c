@@ -9,8 +9,8 @@
 #include "../support/ranks.h"
 #include "head_shards.h"
 
-#include "support/scenarios.h"
 #include "../support/hosts.h"
+#include "support/scenarios.h"
 
 typedef struct setting {
     head_batch h[SHARD_RANKS];

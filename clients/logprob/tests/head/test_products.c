@@ -15,12 +15,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/pools.h"
-#include "support/brief.h"
-#include "support/driver.h"
 #include "devices/device.h"
 #include "host/blas.h"
 #include "matrices.h"
+#include "support/brief.h"
+#include "support/driver.h"
+#include "support/pools.h"
 
 /* ---- kinds ----------------------------------------------------------------------------------------------------------- */
 

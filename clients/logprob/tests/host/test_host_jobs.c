@@ -16,8 +16,8 @@
 #include <time.h>
 
 #include "calls.h"
-#include "support/interpose.h"
 #include "host/jobs.h"
+#include "support/interpose.h"
 
 #define ALL_KERNELS (BP_KERNELS_PLAIN | BP_KERNELS_AVX2 | BP_KERNELS_AVX512)
 

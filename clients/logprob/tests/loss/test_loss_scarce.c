@@ -7,17 +7,17 @@
 
 #include <cmocka.h>
 
-#include "support/shortage.h"
 #include "../support/faults.h"
 #include "loss_ranks.h"
+#include "support/shortage.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "support/pools.h"
 #include "base.h"
+#include "support/pools.h"
 
 #define ODD 1 /* the rank with the faults */
 

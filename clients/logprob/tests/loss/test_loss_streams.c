@@ -10,8 +10,8 @@
 
 #include <bucketpool/loss.h>
 
-#include "support/pools.h"
 #include "../support/hosts.h"
+#include "support/pools.h"
 
 enum { TOKENS = 5 };
 

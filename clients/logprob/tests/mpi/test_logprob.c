@@ -10,9 +10,9 @@
 
 #include <mpi.h>
 
-#include "support/pools.h"
 #include "../head/head_shards.h"
 #include "../support/hosts.h"
+#include "support/pools.h"
 
 static bp_comm *everybody;
 static bp_stream *stream;

@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <bucketpool/core/fail.h>
+#include <bucketpool/kernels.h>
 #include <bucketpool/logprob.h>
 
-#include "core/fail.h"
-#include "devices/clients.h"
-#include "kernels.h"
 #include "cuda/cuda.h"
+#include "kernels.h"
 
 const uint64_t bp_cuda_image[] = {0};
 

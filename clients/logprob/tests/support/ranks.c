@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "support/pools.h"
 #include "reference.h"
+#include "support/pools.h"
 
 /* ---- collectives --------------------------------------------------------------------------------------------------- */
 

@@ -1,13 +1,13 @@
-/* Error recording. The function that detects an error records its detail; callers propagate the status. */
-#ifndef BP_CORE_FAIL_H
-#define BP_CORE_FAIL_H
+/** @file
+ * Error recording, for libraries built on this one. The function that detects an error records its detail; callers
+ * propagate the status. */
+#ifndef BUCKETPOOL_CORE_FAIL_H
+#define BUCKETPOOL_CORE_FAIL_H
 
 #include <bucketpool/status.h>
 
 #include <stdbool.h>
 #include <stdio.h>
-
-#include "core/print.h"
 
 #define BP_DETAIL_BYTES 512
 #define BP_STATUS_COUNT 17
@@ -20,7 +20,7 @@ static inline bool bp_is_status(int64_t number)
 
 /* Formats the detail and evaluates to `status`: `return bp_fail(BP_ERR_FORMAT, "%s: ...", path);`. A macro, because static analysis does
  * not follow variadic functions and would take a failure for a success. */
-#define bp_fail(status, ...) (bp_record_formatted((status), __VA_ARGS__), (status))
+#define bp_fail(status, ...) (bp_error_recordf((status), __VA_ARGS__), (status))
 
 static inline bp_status bp_fail_memory(size_t bytes)
 {

@@ -1,6 +1,7 @@
-/* Conversions between fp32 and fp16 or bf16 in portable C, rounded to nearest, ties to even. */
-#ifndef BP_CORE_HALVES_H
-#define BP_CORE_HALVES_H
+/** @file
+ * Conversions between fp32 and fp16 or bf16 in portable C, rounded to nearest, ties to even. */
+#ifndef BUCKETPOOL_CORE_HALVES_H
+#define BUCKETPOOL_CORE_HALVES_H
 
 #include <stdint.h>
 #include <string.h>

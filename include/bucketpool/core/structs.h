@@ -1,13 +1,14 @@
-/* Versioned structs of the interface. Each begins with its size in bytes as the caller compiled it. Fields are only added at the end,
+/** @file
+ * Versioned structs of the interface. Each begins with its size in bytes as the caller compiled it. Fields are only added at the end,
  * never into padding of an older struct (padding may hold anything), so that callers and libraries of different versions share the older
  * one's fields. */
-#ifndef BP_CORE_STRUCTS_H
-#define BP_CORE_STRUCTS_H
+#ifndef BUCKETPOOL_CORE_STRUCTS_H
+#define BUCKETPOOL_CORE_STRUCTS_H
+
+#include <bucketpool/core/fail.h>
 
 #include <stddef.h>
 #include <string.h>
-
-#include "core/fail.h"
 
 static inline bp_status bp_struct_check(const char *function, const void *theirs, size_t bytes)
 {

@@ -1,6 +1,7 @@
-/* Checked arithmetic on sizes: each function returns false on overflow. Sizes come from untrusted input. */
-#ifndef BP_CORE_ARITH_H
-#define BP_CORE_ARITH_H
+/** @file
+ * Checked arithmetic on sizes: each function returns false on overflow. Sizes come from untrusted input. */
+#ifndef BUCKETPOOL_CORE_ARITH_H
+#define BUCKETPOOL_CORE_ARITH_H
 
 #include <stdbool.h>
 #include <stddef.h>
