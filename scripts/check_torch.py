@@ -231,7 +231,7 @@ def surroundings():
     """Environment variables of the tests."""
     places = [os.path.join(ROOT, "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(places), "BUCKETPOOL_BUILD": FOLDER, "PYTHONDONTWRITEBYTECODE": "1",
-            "BUCKETPOOL_LIBRARY_PATH": os.path.join(FOLDER, "src") + ":" + os.path.join(FOLDER, "src", "logprob"), "OMP_NUM_THREADS": "1"}
+            "BUCKETPOOL_LIBRARY_PATH": os.path.join(FOLDER, "src") + ":" + os.path.join(FOLDER, "clients", "logprob"), "OMP_NUM_THREADS": "1"}
 
 
 def test(options):

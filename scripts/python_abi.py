@@ -17,14 +17,15 @@ except ImportError as error:
     sys.exit(77)
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-HEADERS = os.path.join(ROOT, "include", "bucketpool")
+FOLDERS = [os.path.join(ROOT, part, "include", "bucketpool") for part in ("", "clients/logprob")]
+HEADERS = {name[:-2]: os.path.join(folder, name) for folder in FOLDERS for name in os.listdir(folder) if name.endswith(".h")}
 OUTPUT = os.path.join(ROOT, "python", "bucketpool", "_abi.py")
 
 # Headers of separate libraries; all others belong to the core. MPI's communicators are for C programs: Python has its
-# own groups.
+# own groups. kernels.h is for compiled clients.
 LIBRARIES = {"formats": "formats", "logprob": "logprob", "lm_head": "logprob", "loss": "logprob",
              "cp": "logprob"}
-LEFT_OUT = ("bucketpool", "comm_mpi")
+LEFT_OUT = ("bucketpool", "comm_mpi", "kernels")
 
 PLAIN = {"char": "c_char", "signed char": "c_int8", "unsigned char": "c_uint8", "int": "c_int", "unsigned": "c_uint",
          "unsigned int": "c_uint", "long": "c_long", "unsigned long": "c_ulong", "long long": "c_longlong",
@@ -73,9 +74,9 @@ class Uncopied:
 
 def parsed(header):
     """The declarations of one header, what it includes left out."""
-    text = subprocess.run(["cc", "-E", "-I" + os.path.join(ROOT, "include"), "-D__attribute__(x)=", "-D__extension__=",
-                           "-D__restrict=", "-D__inline=", os.path.join(HEADERS, header + ".h")], check=True,
-                          capture_output=True, text=True).stdout
+    folders = ["-I" + os.path.dirname(folder) for folder in FOLDERS]
+    text = subprocess.run(["cc", "-E", *folders, "-D__attribute__(x)=", "-D__extension__=", "-D__restrict=", "-D__inline=", "-include",
+                           f"bucketpool/{header}.h", "-x", "c", os.devnull], check=True, capture_output=True, text=True).stdout
     tree = c_parser.CParser().parse(text)
     return [node for node in tree.ext if node.coord and str(node.coord.file).endswith(f"/bucketpool/{header}.h")]
 
@@ -216,6 +217,8 @@ class Writer:
                 raise SystemExit(f"a typedef that is not understood: {node.name}, at {node.coord}")
         elif isinstance(kind, c_ast.Enum):
             self.enumeration(kind)
+        elif isinstance(kind, c_ast.FuncDecl) and any(isinstance(parameter, c_ast.EllipsisParam) for parameter in kind.args.params):
+            pass  # ctypes passes no variable arguments safely: Python formats its own text
         elif isinstance(kind, c_ast.FuncDecl):
             result = self.type_of(kind.type)
             self.is_argument = True
@@ -238,7 +241,7 @@ class Writer:
                 self.constant(name, result)
 
     def header(self, name):
-        with open(os.path.join(HEADERS, name + ".h"), encoding="utf-8") as file:
+        with open(HEADERS[name], encoding="utf-8") as file:
             text = file.read()
         self.lines += ["", f"# ---- {name}.h ".ljust(118, "-"), ""]
         nodes = parsed(name)
@@ -272,14 +275,14 @@ def order():
     def visit(name):
         if name in done:
             return
-        with open(os.path.join(HEADERS, name + ".h"), encoding="utf-8") as file:
+        with open(HEADERS[name], encoding="utf-8") as file:
             for included in re.findall(r"#include <bucketpool/(\w+)\.h>", file.read()):
                 visit(included)
         done.append(name)
 
-    for entry in sorted(os.listdir(HEADERS)):
-        if entry.endswith(".h") and entry[:-2] not in LEFT_OUT:
-            visit(entry[:-2])
+    for name in sorted(HEADERS):
+        if name not in LEFT_OUT:
+            visit(name)
     return [name for name in done if name not in LEFT_OUT]
 
 

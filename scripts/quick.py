@@ -15,28 +15,24 @@ import check
 
 BUILD = os.path.join(check.BUILDS, "quick")
 PASSED = os.path.join(check.BUILDS, "quick.json")  # digests of all files when their suites had last passed
-EVERY = ("unit", "packing", "planner", "contract", "comms", "cuda", "kernels", "cli", "fuzz", "examples", "python", "properties")
+EVERY = ("unit", "packing", "planner", "steps", "contract", "comms", "cuda", "kernels", "cli", "fuzz", "examples", "python", "properties")
 
 # Suites by the beginning of a path: the first that fits. "": none, as nothing that is tested is made of it.
 REACHES = (
     ("src/core/", "unit packing planner contract comms"),
-    ("src/core/", "unit cli"),
-    ("src/planner/model/", "unit planner cli"),
-    ("src/planner/packing/", "packing planner cli"),
-    ("src/planner/schedule/", "planner cli"), ("src/planner/", "unit planner cli"), ("src/planner/", "planner cli"),
-    ("src/devices/", "unit contract cuda"),
-    ("src/devices/memory/", "unit contract"), ("src/devices/nvtx/", "contract"), ("src/allocators/", "unit contract cuda"),
-    ("src/devices/pinned/", "unit contract"), ("src/allocators/offload/", "contract"),
-    ("src/comms/", "comms cuda"), ("src/allocators/torch/", "cuda"), ("src/allocators/profile/", "unit"), ("src/comms/mpi/", "mpi"),
+    ("src/devices/pinned/", "unit contract"), ("src/devices/nvtx/", "contract"), ("src/devices/", "unit contract cuda"),
+    ("src/planner/packing/", "packing planner cli"), ("src/planner/", "unit planner cli"),
+    ("src/allocators/torch/", "cuda"), ("src/allocators/profile/", "unit"), ("src/allocators/", "unit contract cuda"),
+    ("src/comms/mpi/", "mpi"), ("src/comms/", "comms cuda"),
     ("src/formats/", "unit fuzz cli"),
-    ("clients/logprob/src/", "kernels"),
+    ("clients/", "kernels"),
     ("include/", "unit contract python"),
     ("python/", "python properties"),
-    ("tools/", "cli"), ("bench/command/", "cli"), ("examples/", "examples"),
+    ("tools/step/allocator/", "steps cli"), ("tools/", "cli"), ("examples/", "examples"),
     ("tests/cli/", "cli"), ("tests/comms/", "comms"), ("tests/contract/", "contract"), ("tests/cuda/", "cuda"), ("tests/examples/", "examples"),
-    ("tests/fakes/", "cuda comms"), ("tests/fuzz/", "fuzz"), ("tests/kernels/", "kernels"), ("tests/simt/", "kernels"), ("tests/mpi/", "mpi"),
+    ("tests/fakes/", "cuda comms"), ("tests/fuzz/", "fuzz"), ("tests/mpi/", "mpi"),
     ("tests/offload/", "contract"), ("tests/packing/", "packing"), ("tests/planner/", "planner"), ("tests/pinned/", "unit"),
-    ("tests/profile/", "unit"), ("tests/properties/", "properties"), ("tests/support/", "unit contract"), ("tests/unit/", "unit"), ("tests/soak/", ""), ("tests/hardening/", "unit"),
+    ("tests/profile/", "unit"), ("tests/properties/", "properties"), ("tests/support/", "unit contract"), ("tests/unit/", "unit"), ("tests/soak/", ""), ("tests/steps/", "steps"), ("tests/hardening/", "unit"),
     ("tests/data/architectures/", "planner"), ("tests/data/packing/", "packing"),
     ("docs/", "cli"), ("README.md", "cli"), ("CONTRIBUTING.md", "cli"), ("bench/", ""), ("scripts/", "unit"), ("tests/scripts/", "unit"), ("tests/gpu/", "cuda"),
     (".github/", "unit"), ("packaging/", "unit"),

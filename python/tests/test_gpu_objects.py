@@ -310,7 +310,7 @@ class CudaKernels(unittest.TestCase):
         """cuda_arch_list() against nvcc's image: a header, then entries of PTX (kind 1) or machine code."""
         import bucketpool as bp
 
-        path, found = os.path.join(FAKES, "..", "..", "src", "logprob", "cuda", "kernels.fatbin"), []
+        path, found = os.path.join(FAKES, "..", "..", "clients", "logprob", "src", "cuda", "kernels.fatbin"), []
         if os.path.exists(path):
             with open(path, "rb") as file:
                 image = file.read()

@@ -12,7 +12,7 @@ import tempfile
 
 PAGE = os.path.join("docs", "internals", "gpu.md")
 BEGIN, END = "<!-- kernels: scripts/gpu/kernels.py -->\n", "<!-- end of kernels -->\n"
-SOURCE = os.path.join("src", "logprob", "cuda", "kernels.cu")
+SOURCE = os.path.join("clients", "logprob", "src", "cuda", "kernels.cu")
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 REGISTERS, WARPS, BLOCKS = 65536, 64, 32  # of a multiprocessor (CUDA programming guide, compute capabilities 8.0, 9.0, 10.0)
 
@@ -20,7 +20,7 @@ REGISTERS, WARPS, BLOCKS = 65536, 64, 32  # of a multiprocessor (CUDA programmin
 def compiled(nvcc, architecture):
     """Lines of ptxas about each kernel, compiled as in clients/logprob/src/cuda/meson.build."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [nvcc, "-std=c++17", "-cubin", "-fmad=false", "-Xptxas", "-v", "-Iinclude", "-Isrc", "-gencode",
+        command = [nvcc, "-std=c++17", "-cubin", "-fmad=false", "-Xptxas", "-v", "-Iinclude", "-Iclients/logprob/include", "-Iclients/logprob/src", "-gencode",
                    f"arch=compute_80,code=sm_{architecture}", SOURCE, "-o", os.path.join(folder, "kernels.cubin")]
         run = subprocess.run(command, capture_output=True, text=True, check=False)
     if run.returncode != 0:

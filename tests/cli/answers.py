@@ -24,7 +24,8 @@ def readable_copies(source, program, inputs):
     for name in inputs:
         shutil.copytree(os.path.join(source, name), os.path.join(place, name))
     build = os.path.dirname(os.path.dirname(program))
-    for path in (program, *glob.glob(os.path.join(build, "src", "**", "*.so.*"), recursive=True)):
+    libraries = [path for part in ("src", "clients") for path in glob.glob(os.path.join(build, part, "**", "*.so.*"), recursive=True)]
+    for path in (program, *libraries):
         copy = os.path.join(place, "build", os.path.relpath(path, build))
         os.makedirs(os.path.dirname(copy), exist_ok=True)
         if os.path.isfile(path):  # beside them meson has folders of objects

@@ -184,7 +184,7 @@ def environment(build):
     def before(name, *paths):
         return os.pathsep.join([*paths, *filter(None, [os.environ.get(name)])])
 
-    libraries = [os.path.join(build, "src"), os.path.join(build, "src", "logprob")]
+    libraries = [os.path.join(build, "src"), os.path.join(build, "clients", "logprob")]
     return {**os.environ, "BUCKETPOOL_PROGRESS": "0", "PYTHONDONTWRITEBYTECODE": "1",
             "BUCKETPOOL_LIBRARY_PATH": os.pathsep.join(libraries),
             "LD_LIBRARY_PATH": before("LD_LIBRARY_PATH", *libraries),
@@ -278,7 +278,8 @@ def run_program(block, folder, env):
 
 def check_fragments(blocks, folder, env):
     """Compiles the fragments of a page: each is the body of a function, behind its given declarations."""
-    headers = set(os.listdir(os.path.join(ROOT, "include", "bucketpool"))) - {"meson.build", "comm_mpi.h"}
+    folders = [os.path.join(ROOT, part, "include", "bucketpool") for part in ("", "clients/logprob")]
+    headers = {name for folder in folders for name in os.listdir(folder) if name.endswith(".h")} - {"comm_mpi.h"}
     code = "".join(f"#include <bucketpool/{name}>\n" for name in sorted(headers))
     for number, block in enumerate(blocks):
         code += f'#line {block.given_line} "{block.page}"\n{block.given}\n'

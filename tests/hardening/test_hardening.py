@@ -56,7 +56,7 @@ class Binaries(unittest.TestCase):
     def test_compiled_with_all_flags(self):
         with open(os.path.join(BUILD, "compile_commands.json"), encoding="utf-8") as file:
             commands = {os.path.relpath(os.path.join(BUILD, entry["file"]), ROOT): shlex.split(entry["command"]) for entry in json.load(file)}
-        shipped = [name for name in commands if name.startswith(("src/", "tools/", "bench/command/", "python/")) and name.endswith(".c")]
+        shipped = [name for name in commands if name.startswith(("src/", "clients/logprob/src/", "tools/", "python/")) and name.endswith(".c")]
         self.assertGreater(len(shipped), 150)
         for name in shipped:
             self.assertEqual([flag for flag in FLAGS.split() if flag not in commands[name]], [], name)
@@ -110,11 +110,11 @@ IN_PYTHON = {"BUCKETPOOL_LIBRARY_PATH", "BUCKETPOOL_BINDING"}  # read in every p
 
 class Variables(unittest.TestCase):
     def test_getenv(self):
-        self.assertEqual(sources_with(r"(^|[^_[:alnum:]])getenv\(", "src", "tools", "bench/command", "python"), "")
+        self.assertEqual(sources_with(r"(^|[^_[:alnum:]])getenv\(", "src", "clients/logprob/src", "tools", "python"), "")
 
     def test_names_of_libraries(self):
         """No file that loads libraries reads the environment."""
-        loading, reading = (set(re.findall(r"^([^:]+):", sources_with(call, "src", "tools", "bench/command", "python"), re.MULTILINE))
+        loading, reading = (set(re.findall(r"^([^:]+):", sources_with(call, "src", "clients/logprob/src", "tools", "python"), re.MULTILINE))
                             for call in (r"\bdlopen\(", r"secure_getenv\("))
         self.assertGreater(len(loading), 3)
         self.assertEqual(loading & reading, set())

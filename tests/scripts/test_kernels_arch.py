@@ -18,6 +18,7 @@ if MESON is None:
     sys.exit(77)
 PROJECT = """project('kernels', meson_version: '>=1.0.0')
 logprob_sources = []
+include_flags = []
 subdir('cuda')
 """
 EVERY = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"
@@ -29,7 +30,7 @@ class Architectures(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.folder)
-        shutil.copytree(os.path.join(SOURCE, "src", "logprob", "cuda"), os.path.join(self.folder, "source", "cuda"))
+        shutil.copytree(os.path.join(SOURCE, "clients", "logprob", "src", "cuda"), os.path.join(self.folder, "source", "cuda"))
         os.mkdir(os.path.join(self.folder, "bin"))
         with open(os.path.join(SOURCE, "meson_options.txt"), encoding="utf-8") as file:
             options = re.findall(r"^option\('kernels\w*',.*?\)$", file.read(), re.MULTILINE | re.DOTALL)

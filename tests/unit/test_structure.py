@@ -14,43 +14,29 @@ FORMATS = next((library for library in sys.argv[3:] if "formats" in os.path.base
 MPI = next((library for library in sys.argv[3:] if "mpi" in os.path.basename(library)), None)
 LOGPROB = next((library for library in sys.argv[3:] if "logprob" in os.path.basename(library)), None)
 
-# A folder may include its own headers and those of the folders named here.
+# The rooms of src, and the folders whose headers each may include: its own and core's besides. A room's folders are parts of one subject.
 MAY_INCLUDE = {
-    "core": {"core"},
-    "files": {"core", "files"},
-    "model": {"core", "model"},
-    "packing": {"core", "packing"},
-    "schedule": {"core", "model", "schedule"},
-    "plan": {"core", "model", "schedule", "plan"},
-    "whatif": {"core", "model", "schedule", "plan"},
-    "devices": {"core", "devices"},
-    "memory": {"core", "devices", "memory"},
-    "nvtx": {"nvtx"},
-    "pinned": {"core", "devices", "pinned"},
-    "offload": {"core", "devices", "memory", "pinned", "allocators", "offload"},
-    "allocators": {"core", "devices", "memory", "nvtx", "plan", "schedule", "allocators"},
-    "comms": {"core", "devices", "memory", "nvtx", "comms"},
-    "profile": {"core", "devices", "memory", "allocators", "files", "profile"},
-    "steps": {"core", "steps"},
-    "torch": {"core", "devices", "memory", "torch"},
-    "formats": {"core", "files", "formats"},
-    "logprob": {"core", "logprob"},
-    "mpi": {"core", "mpi"},
+    "core": set(),
+    "devices": set(), "devices/memory": {"devices"}, "devices/pinned": {"devices"}, "devices/nvtx": set(),
+    "planner/model": {"planner/model/families"}, "planner/model/families": {"planner/model"},
+    "planner/packing": set(), "planner/schedule": {"planner/model"}, "planner/steps": set(),
+    "planner": {"planner/model", "planner/schedule"},
+    "allocators": {"devices", "devices/memory", "devices/nvtx", "planner"},
+    "allocators/offload": {"allocators", "devices", "devices/memory", "devices/pinned"},
+    "allocators/profile": {"allocators"}, "allocators/torch": {"devices", "devices/memory"},
+    "comms": {"devices", "devices/memory", "devices/nvtx"}, "comms/mpi": set(),
+    "formats": {"formats/models"}, "formats/models": {"formats"}, "formats/snapshots": {"formats", "formats/models"},
 }
-# Separate libraries, which use the core's public headers, and sources that are compiled into several libraries.
-OUTSIDE = ("files", "formats", "logprob", "mpi")
-# The GPU emulation, for kernels that are compiled for it.
-EMULATION = {os.path.join("src", "logprob", "cuda", "device.cuh"): "simt.h"}
+# Libraries apart from the core: of it they see public headers, inline functions, what is compiled into each, and PRIVATE_HEADERS.
+APART = ("formats", "formats/models", "formats/snapshots", "comms/mpi")
+INLINE_HEADERS = {"core/address_map.h", "core/files.h", "core/hash.h", "core/index.h", "core/json_writer.h", "core/kinds.h", "core/memory.h", "core/print.h",
+                  "core/text.h", "core/timeout.h"}
 # libc, and the loader, which implements thread-local storage.
 LIBC = {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1", "libc.so"}  # the last: musl
-# Core headers with inline functions only: other libraries may include them.
-INLINE_HEADERS = {"core/fail.h", "core/arith.h", "core/halves.h", "core/hash.h", "core/index.h", "core/print.h", "core/structs.h", "core/text.h",
-                  "core/timeout.h"}
 # Headers, not installed, of functions for other libraries and the command: exported as BUCKETPOOL_PRIVATE.
-PRIVATE_HEADERS = {"core/print.h", "devices/clients.h", "devices/cuda_driver.h", "formats/models/hub.h", "formats/packing_file.h",
-                   "formats/snapshots/snapshot.h", "formats/snapshots/trace_file.h", "memory/slab_callbacks.h", "model/arch_config.h",
-                   "plan/from_info.h", "steps/attribution.h", "steps/caching_allocator.h", "steps/failed_request.h",
-                   "steps/playback.h", "steps/stack_places.h", "steps/steps.h", "steps/trace.h"}
+PRIVATE_HEADERS = {"core/print.h", "devices/cuda_driver.h", "devices/memory/slab_callbacks.h", "formats/models/hub.h", "formats/packing_file.h",
+                   "formats/snapshots/snapshot.h", "formats/snapshots/trace_file.h", "planner/from_info.h", "planner/model/arch_config.h",
+                   "planner/steps/attribution.h", "planner/steps/stack_places.h", "planner/steps/steps.h", "planner/steps/trace.h"}
 # Files in a folder: about 25; larger folders need a reason here.
 LARGEST_FOLDER = 25
 LARGEST_FOLDERS = {
@@ -77,35 +63,27 @@ def sources(folder):
 
 class Structure(unittest.TestCase):
     def test_include_direction(self):
-        checked = 0
-        for folder, allowed in MAY_INCLUDE.items():
-            for path in sources(os.path.join("src", folder)):
-                for header in includes(path):
-                    if header == "version.h" or EMULATION.get(os.path.relpath(path, ROOT)) == header:
-                        continue
-                    checked += 1
-                    if folder in OUTSIDE and header in PRIVATE_HEADERS:
-                        continue
-                    self.assertIn(header.split("/")[0], allowed, f"{path} includes {header}")
-                    if folder in OUTSIDE and header.startswith("core/"):
-                        self.assertIn(header, INLINE_HEADERS, f"{path} includes {header}")
-        self.assertGreater(checked, 50)
+        folders = {os.path.relpath(os.path.dirname(path), os.path.join(ROOT, "src")) for path in sources("src")}
+        self.assertEqual(folders, set(MAY_INCLUDE))
+        for path in sources("src"):
+            folder = os.path.relpath(os.path.dirname(path), os.path.join(ROOT, "src"))
+            for header in set(includes(path)) - {"version.h"} - (PRIVATE_HEADERS if folder in APART else set()):
+                self.assertIn(os.path.dirname(header), MAY_INCLUDE[folder] | {folder, "core"}, f"{path} includes {header}")
+                if folder in APART and header.startswith("core/"):
+                    self.assertIn(header, INLINE_HEADERS, f"{path} includes {header}")
+
+    def test_headers_of_clients(self):
+        """Clients see public headers only: they build on an installed library."""
+        own = {os.path.relpath(path, os.path.join(ROOT, "clients/logprob/src")) for path in sources("clients/logprob/src")}
+        for path in sources("clients/logprob/src"):
+            for header in includes(path):
+                self.assertIn(header, own | {"simt.h"}, f"{path} includes {header}")  # the last: the emulation of a GPU
 
     def test_headers_of_tools(self):
-        own = {os.path.relpath(p, os.path.join(ROOT, "tools")) for p in sources("tools")}
+        own = {os.path.relpath(path, os.path.join(ROOT, "tools")) for path in sources("tools")}
         for path in sources("tools"):
             for header in includes(path):
-                self.assertIn(header, own | {"core/fail.h", "core/text.h", "files/files.h",
-                                             "files/json_writer.h", "files/kinds.h"} | PRIVATE_HEADERS,
-                              f"{path} includes {header}")
-
-    def test_headers_of_bench_command(self):
-        own = {os.path.relpath(p, ROOT) for p in sources("bench/command")}
-        own |= {os.path.relpath(p, os.path.join(ROOT, "tools")) for p in sources("tools/shared")}
-        for path in sources("bench/command"):
-            for header in includes(path):
-                self.assertIn(header, own | {"core/fail.h", "core/text.h", "files/files.h",
-                                             "files/json_writer.h"} | PRIVATE_HEADERS, f"{path} includes {header}")
+                self.assertIn(header, own | INLINE_HEADERS | PRIVATE_HEADERS, f"{path} includes {header}")
 
     def test_headers_of_examples(self):
         checked = 0
@@ -116,22 +94,18 @@ class Structure(unittest.TestCase):
                 self.assertIn(header, own, f"{path} includes {header}")
         self.assertGreater(checked, 20)
 
-    def test_folders(self):
-        folders = {f for f in os.listdir(os.path.join(ROOT, "src")) if os.path.isdir(os.path.join(ROOT, "src", f))}
-        self.assertEqual(folders, set(MAY_INCLUDE))
-
     def test_files_in_documents(self):
         for document in ("CONTRIBUTING.md", "docs/internals/architecture.md"):
             with open(os.path.join(ROOT, document), encoding="utf-8") as file:
                 named = re.findall(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.(?:c|h|py|cpp|cuh|cu))`", file.read())
             self.assertGreater(len(named), 10)
             for path in named:
-                self.assertTrue(any(os.path.exists(os.path.join(ROOT, base, path)) for base in ("", "src", "include")),
+                self.assertTrue(any(os.path.exists(os.path.join(ROOT, base, path)) for base in ("", "src", "include", "clients/logprob/src", "clients/logprob/include")),
                                 f"{document}: {path}")
 
     def test_folder_sizes(self):
         """Small folders keep the tree readable."""
-        for root in ("src", "tools", "bench", "tests"):
+        for root in ("src", "clients", "tools", "bench", "tests"):
             for directory, _, names in os.walk(os.path.join(ROOT, root)):
                 folder = os.path.relpath(directory, ROOT)
                 if not folder.startswith(LARGE_FOLDERS):
@@ -183,7 +157,7 @@ class Structure(unittest.TestCase):
 
     def test_comments_of_public_functions(self):
         """A comment may cover several consecutive functions."""
-        for path in sources("include"):
+        for path in [*sources("include"), *sources("clients/logprob/include")]:
             with open(path, encoding="utf-8") as file:
                 text = file.read()
             for block in re.findall(r"\n\n((?:[^\n]+\n)*BP_API (?:[^\n]+\n)*)", text):
@@ -192,7 +166,7 @@ class Structure(unittest.TestCase):
     def test_names_of_static_functions(self):
         """Unique names lead to one place in a debugger, a profile and a search."""
         files = {}
-        for path in sources("src"):
+        for path in [*sources("src"), *sources("clients/logprob/src")]:
             with open(path, encoding="utf-8") as file:
                 text = file.read() if path.endswith(".c") else ""
             for name in re.findall(r"^(?:static|BP_HOT)\b[^;={}()]*?\b([a-z_0-9]+)\([^;{]*\)\s*\n\{", text,
@@ -202,33 +176,48 @@ class Structure(unittest.TestCase):
         self.maxDiff = None
         self.assertEqual({name: sorted(paths) for name, paths in files.items() if len(paths) > 1}, {})
 
-    def test_exported_symbols(self):
-        with open(os.path.join(ROOT, "src", "bucketpool.map"), encoding="utf-8") as file:
+    def version_nodes(self, script):
+        with open(os.path.join(ROOT, script), encoding="utf-8") as file:
             text = file.read()
-        nodes = {node: re.findall(r"^ +(bp_\w+);", names, re.MULTILINE)
-                 for node, names in re.findall(r"^(BUCKETPOOL_\w[\w.]*) \{(.*?)^\}", text, re.MULTILINE | re.DOTALL)}
-        private_headers = (os.path.join(ROOT, "src", header) for header in PRIVATE_HEADERS | TEST_HEADERS)
-        private = set(nodes.pop("BUCKETPOOL_PRIVATE"))
-        public = [name for names in nodes.values() for name in names]
-        declared = self.declared(sources("include"), r"BP_API\b[^;(]*?\b(bp_\w+)\(")
-        self.assertEqual(sorted(public), sorted(declared), "bucketpool.map against include/")
-        self.assertLessEqual(private, self.declared(private_headers))
-        with open(os.path.join(ROOT, "meson.build"), encoding="utf-8") as file:
-            present = re.search(r"version: '(\d+)\.(\d+)", file.read()).groups()
-        for node in nodes:
-            self.assertLessEqual([int(part) for part in node.split("_")[1].split(".")], [int(part) for part in present], "a node of a later version")
-        found = {node: set() for node in (*nodes, "BUCKETPOOL_PRIVATE")}
-        for library in filter(None, (CORE, FORMATS, MPI, LOGPROB)):
+        return {node: set(re.findall(r"^ +(bp_\w+);", names, re.MULTILINE))
+                for node, names in re.findall(r"^(BUCKETPOOL_\w[\w.]*) \{(.*?)^\}", text, re.MULTILINE | re.DOTALL)}
+
+    def exported(self, libraries):
+        """{version node: names} of what libraries export."""
+        found = {}
+        for library in libraries:
             text = subprocess.run(["nm", "-D", "--with-symbol-versions", "--defined-only", "--extern-only", library],
                                   check=True, capture_output=True, text=True).stdout
-            exported = [line.split()[2].partition("@@")[::2] for line in text.splitlines() if line.split()[1] != "A"]  # A: a node
-            self.assertTrue(exported)
-            for name, version in exported:
-                self.assertIn(version, list(found), f"{name} of {library} is in no version node")
-                found[version].add(name)
-        if FORMATS and LOGPROB and MPI:
-            wanted = {**{node: set(names) for node, names in nodes.items()}, "BUCKETPOOL_PRIVATE": private}
-            self.assertEqual(found, wanted, "listed in bucketpool.map, but no library has it")
+            names = [line.split()[2].partition("@@")[::2] for line in text.splitlines() if line.split()[1] != "A"]  # A: a node
+            self.assertTrue(names)
+            for name, version in names:
+                found.setdefault(version, set()).add(name)
+        return found
+
+    def test_exported_symbols(self):
+        public = r"BP_API\b[^;(]*?(?:BP_PRINTF\([^)]*\)[^;(]*?)?\b(bp_\w+)\("
+        private = self.declared(os.path.join(ROOT, "src", header) for header in PRIVATE_HEADERS | TEST_HEADERS)
+        with open(os.path.join(ROOT, "meson.build"), encoding="utf-8") as file:
+            present = [int(part) for part in re.search(r"version: '(\d+)\.(\d+)", file.read()).groups()]
+        for script, headers, libraries in (("src/bucketpool.map", "include", (CORE, FORMATS, MPI)),
+                                           ("clients/logprob/logprob.map", "clients/logprob/include", (LOGPROB,))):
+            nodes = self.version_nodes(script)
+            versioned = {node: names for node, names in nodes.items() if node != "BUCKETPOOL_PRIVATE"}
+            self.assertEqual(sorted(set().union(*versioned.values())), sorted(self.declared(sources(headers), public)), script)
+            self.assertLessEqual(nodes.get("BUCKETPOOL_PRIVATE", set()), private)
+            for node in versioned:
+                self.assertLessEqual([int(part) for part in node.split("_")[1].split(".")], present, "a node of a later version")
+            found = self.exported(library for library in libraries if library)
+            if all(libraries):
+                self.assertEqual(found, nodes, f"{script} against what the libraries export")
+
+    def test_versions(self):
+        """Clients that are built alone have the version of the whole."""
+        versions = []
+        for path in ("meson.build", "clients/meson.build"):
+            with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+                versions.append(re.search(r"^  version: '(.*)'", file.read(), re.MULTILINE)[1])
+        self.assertEqual(versions[0], versions[1])
 
 
 if __name__ == "__main__":

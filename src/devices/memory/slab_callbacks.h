@@ -2,7 +2,9 @@
 #ifndef BP_MEMORY_SLAB_CALLBACKS_H
 #define BP_MEMORY_SLAB_CALLBACKS_H
 
-#include <bucketpool/pool.h>
+#include <bucketpool/status.h>
+
+typedef struct bp_pool bp_pool; /* the library's code below pools does not look into them */
 
 typedef struct bp_slab_callbacks {
     /* The slab was mapped: called when it is added and after each restore. A failure undoes the mapping. */
