@@ -342,11 +342,9 @@ BP_API bp_status bp_pool_live(const bp_pool *pool, bp_live_request *entries, siz
  * terminator. `text` may be NULL if `capacity` is 0. Any thread, also during a capture. */
 BP_API bp_status bp_pool_dump(const bp_pool *pool, char *text, size_t capacity, size_t *needed);
 
-/** A hash of the sequence of acquires (unit, ordinal and role of each) and their number. Ranks that made the same
- * acquires have the same hash; when a job hangs, the rank that differs took another path. The hash depends on the order
- * of each thread's acquires, not on how threads interleave. A thread that starts after another has ended may count as
- * its continuation, and from the ninth on threads count as one: ranks whose threads do not last may differ. Any
- * thread, also during a capture. */
+/** A hash of the acquires so far (unit, ordinal and role of each) in the order of each thread, and their number. When a
+ * job hangs, the rank whose hash differs took another path. Exact where at most eight threads, which last as long as
+ * the pool, acquire. Any thread, also during a capture. */
 BP_API bp_status bp_pool_sequence(const bp_pool *pool, uint64_t *hash, uint64_t *acquires);
 
 /* ---- traces ------------------------------------------------------------------------------------------------------- */

@@ -39,8 +39,8 @@ def parts(context):
     yield training(context)
     yield from (test(context, name, tests[name]) for name in NCCL_TESTS if name in tests)
     yield from (figures(context, group) for group in late if group.startswith("nccl"))
-    yield sanitizer(context, "memcheck", "tests/gpu/test_gpu_logprob", "--small")
-    yield sanitizer(context, "racecheck", "tests/gpu/test_gpu_logprob", "--small", "random_*")
+    yield sanitizer(context, "memcheck", "clients/logprob/tests/test_gpu_logprob", "--small")
+    yield sanitizer(context, "racecheck", "clients/logprob/tests/test_gpu_logprob", "--small", "random_*")
     yield sanitizer(context, "memcheck", "tests/test_pool_contract", "*scheduled on cuda*")
 
 

@@ -3,6 +3,7 @@
 #include "allocators/engine.h"
 #include "allocators/observers.h"
 #include "allocators/report.h"
+#include "allocators/residency.h"
 
 typedef enum outcome {
     CLAIMED = 0,
@@ -30,48 +31,27 @@ typedef struct acquiring {
 
 /* ---- claiming ------------------------------------------------------------------------------------------------------- */
 
-/* Claims planned memory for a request whose word is claimed. */
-BP_HOT bool claim_planned(bp_pool *pool, const bp_entry *r, uint32_t id, uint32_t *holder)
-{
-    if (r->kind == BP_KIND_CHOSEN)
-        return bp_claim_chosen(pool, id, holder);
-    return r->count == 1 || bp_claim_segments(pool, r->first + 1, r->count - 1, id, holder); /* the first is claimed */
-}
-
 /* Claims memory for a request whose word is claimed. */
-static outcome claim_place(acquiring *a, bp_entry *r, uint32_t id)
+static outcome claim_place(acquiring *a, const bp_entry *r, uint32_t id)
 {
-    if (r->kind <= BP_KIND_CHOSEN)
-        return claim_planned(a->pool, r, id, &a->holder) ? CLAIMED : HELD;
-    if (r->kind == BP_KIND_EMPTY)
-        return CLAIMED;
-    if (r->kind == BP_KIND_UNUSED)
-        return NO_MEMORY;
+    switch (r->kind) {
+    case BP_KIND_DIRECT: /* the word is that of the first segment */
+        return bp_claim_segments(a->pool, r->first + 1, r->count - 1, id, &a->holder) ? CLAIMED : HELD;
+    case BP_KIND_CHOSEN: return bp_claim_chosen(a->pool, id, &a->holder) ? CLAIMED : HELD;
+    case BP_KIND_EMPTY: return CLAIMED;
+    case BP_KIND_UNUSED: return NO_MEMORY;
+    default: break;
+    }
     if (bp_is_fixed(a->pool))
         return SEALED;
     a->status = bp_dynamic_claim(a->pool, id, a->stream, a->patient);
     return a->status == BP_OK ? CLAIMED : a->status == BP_ERR_NO_DEVICE_MEMORY ? HELD : FAILED;
 }
 
-/* Sets *request on success. */
-BP_HOT outcome acquire_claim(acquiring *a, uint32_t id, bp_entry **request)
+/* Another reference to a request that is live, or the reason against it. `found` is in its word. */
+static outcome claim_again(acquiring *a, bp_entry *r, uint32_t id, uint64_t found)
 {
-    bp_pool *pool = a->pool;
-    if (id >= bp_request_count(pool))
-        return UNKNOWN;
-    bp_entry *r = *request = &pool->entries[id];
-    if (r->only != NULL && r->only != a->stream)
-        return OTHER_STREAM;
-    const uint64_t mine = (uint64_t)id + 1;
-    uint64_t found = 0;
-    if (atomic_compare_exchange_strong_explicit(r->word, &found, mine | BP_WORD_BUSY, memory_order_acq_rel,
-                                                memory_order_relaxed)) {
-        outcome o = claim_place(a, r, id);
-        if (o != CLAIMED)
-            atomic_store_explicit(r->word, 0, memory_order_release);
-        return o;
-    }
-    if ((uint32_t)found != mine) {
+    if (BP_WORD_ID(found) != id) {
         a->holder = BP_WORD_ID(found);
         return HELD;
     }
@@ -88,20 +68,42 @@ BP_HOT outcome acquire_claim(acquiring *a, uint32_t id, bp_entry **request)
     return MOST_STREAMS;
 }
 
+/* Claims the word of a free request that the stream may acquire, and with it a segment of its own. */
+BP_HOT bool claim_free(bp_pool *pool, uint32_t id, const bp_stream *stream, uint64_t *found)
+{
+    const bp_entry *r = &pool->entries[id];
+    *found = 0;
+    return BP_LIKELY(r->only == NULL || r->only == stream) &&
+           BP_LIKELY(atomic_compare_exchange_strong_explicit(r->word, found, ((uint64_t)id + 1) | BP_WORD_BUSY,
+                                                             memory_order_acq_rel, memory_order_relaxed));
+}
+
+static outcome acquire_claim(acquiring *a, uint32_t id)
+{
+    if (id >= bp_request_count(a->pool))
+        return UNKNOWN;
+    bp_entry *r = &a->pool->entries[id];
+    uint64_t found;
+    if (!claim_free(a->pool, id, a->stream, &found))
+        return found != 0 ? claim_again(a, r, id, found) : OTHER_STREAM;
+    outcome o = claim_place(a, r, id);
+    if (o != CLAIMED)
+        atomic_store_explicit(r->word, 0, memory_order_release);
+    return o;
+}
+
 /* Drops the claims of the first `count` ids. */
-static void acquire_unclaim(acquiring *a, size_t count)
+static void acquire_unclaim(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
 {
     while (count-- > 0) {
-        uint32_t id = a->ids[count];
-        bp_entry *r = &a->pool->entries[id];
-        uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed);
-        if (BP_WORD_REFERENCES(word) > 0) {
+        bp_entry *r = &pool->entries[ids[count]];
+        if (BP_WORD_REFERENCES(atomic_load_explicit(r->word, memory_order_relaxed)) > 0) {
             bp_clear_busy(r->word);
             continue;
         }
         if (r->kind == BP_KIND_DYNAMIC)
-            bp_dynamic_free(a->pool, id, a->stream);
-        bp_live_free_place(a->pool, r);
+            bp_dynamic_free(pool, ids[count], stream);
+        bp_live_free_place(pool, r);
     }
 }
 
@@ -149,23 +151,24 @@ static bp_status collect_request(const bp_pool *pool, const bp_entry *r, bp_wait
     return BP_OK;
 }
 
-/* Orders the stream after the earlier users of all claimed requests. Counts for the first id. */
-static bp_status acquire_order(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
+/* Orders the stream after the earlier users of all claimed requests, or drops the claims. Counts for the first id. */
+BP_SLOW bp_status acquire_wait(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
 {
     bp_waits w;
     bp_waits_init(&w, pool, stream);
-    for (size_t i = 0; i < count; i++)
-        BP_TRY(collect_request(pool, &pool->entries[ids[i]], &w));
-    BP_TRY(bp_waits_issue(&w));
+    bp_status status = BP_OK;
+    for (size_t i = 0; i < count && status == BP_OK; i++)
+        status = collect_request(pool, &pool->entries[ids[i]], &w);
+    if (status == BP_OK)
+        status = bp_waits_issue(&w);
+    if (status != BP_OK) {
+        acquire_unclaim(pool, ids, count, stream);
+        bp_count_shared(&pool->refused);
+        return status;
+    }
     bp_count(&pool->entries[ids[0]].waits, w.issued);
     bp_count(&pool->entries[ids[0]].records, w.recorded);
     return BP_OK;
-}
-
-/* True if observers or zeroing must prepare the request's memory. */
-BP_HOT bool needs_preparing(const bp_pool *pool, const bp_entry *r)
-{
-    return bp_observed(pool, BP_OBSERVERS_PREPARE) != 0 || r->kind == BP_KIND_DYNAMIC;
 }
 
 /* Prepares the memory on the stream, before the caller's work. */
@@ -175,7 +178,7 @@ static bp_status acquire_prepare(acquiring *a)
     for (size_t i = 0; i < a->count; i++) {
         const uint32_t id = a->ids[i];
         const bp_entry *r = &pool->entries[id];
-        if (!is_fresh(r) || !needs_preparing(pool, r))
+        if (!is_fresh(r))
             continue;
         bp_status status = bp_observers_prepare(pool, id, a->stream);
         if (status == BP_OK && r->kind == BP_KIND_DYNAMIC) {
@@ -202,12 +205,6 @@ static inline uint64_t acquire_mix(uint64_t value)
     return value ^ value >> 29;
 }
 
-BP_HOT void count_acquire(bp_entry *r, uint64_t number)
-{
-    bp_count(&r->acquires, 1);
-    bp_count(&r->hash, acquire_mix(r->key + number * 0xd1342543de82ef95u));
-}
-
 BP_HOT void begin_live_range(const bp_pool *pool, bp_entry *r, bp_stream *stream, uint64_t number)
 {
     r->streams = 1;
@@ -218,59 +215,20 @@ BP_HOT void begin_live_range(const bp_pool *pool, bp_entry *r, bp_stream *stream
     atomic_store_explicit(&r->since_stream, stream, memory_order_release);
 }
 
-BP_HOT void acquire_commit(acquiring *a, uint32_t id, bp_entry *r, uint64_t number)
+BP_HOT void acquire_commit(bp_pool *pool, bp_entry *r, uint32_t id, bp_stream *stream, uint64_t number)
 {
     uint64_t word = atomic_load_explicit(r->word, memory_order_relaxed) & ~BP_WORD_BUSY;
-    count_acquire(r, number);
-    if (BP_WORD_REFERENCES(word) == 0) {
-        if (r->kind == BP_KIND_CHOSEN) {
-            bp_note_choice(a->pool, id);
-        } else if (r->kind == BP_KIND_DYNAMIC) {
-            bp_count(&r->dynamic, 1);
-            bp_count(&r->records, 1); /* the point of the allocation */
-        }
-        begin_live_range(a->pool, r, a->stream, number);
-        bp_note_event(a->pool, BP_EVENT_ACQUIRE, id, a->stream);
+    bp_count(&r->acquires, 1);
+    bp_count(&r->hash, acquire_mix(r->key + number * 0xd1342543de82ef95u));
+    if (BP_LIKELY(BP_WORD_REFERENCES(word) == 0)) {
+        begin_live_range(pool, r, stream, number);
+        if (r->kind == BP_KIND_CHOSEN)
+            bp_note_choice(pool, id);
     } else {
-        bp_live_touch(r, a->stream, true);
+        bp_live_touch(r, stream, true);
         bp_count(&r->repeated, 1);
-        bp_note_event(a->pool, BP_EVENT_REF, id, a->stream);
     }
     atomic_store_explicit(r->word, word + BP_WORD_REFERENCE, memory_order_release);
-}
-
-/* Returns CLAIMED on success. */
-static outcome acquire_all(acquiring *a, void **addresses)
-{
-    uint64_t bytes = 0;
-    bool ordered = true;
-    for (; a->failed < a->count; a->failed++) {
-        bp_entry *r;
-        outcome o = acquire_claim(a, a->ids[a->failed], &r);
-        if (o != CLAIMED) {
-            acquire_unclaim(a, a->failed);
-            return o;
-        }
-        bytes += is_fresh(r) ? r->live_bytes : 0;
-        ordered = ordered && is_fresh(r) && is_ordered(a->pool, r, a->stream);
-    }
-    a->failed = 0;
-    if (!ordered)
-        a->status = acquire_order(a->pool, a->ids, a->count, a->stream);
-    if (a->status == BP_OK)
-        a->status = acquire_prepare(a);
-    if (a->status != BP_OK) {
-        acquire_unclaim(a, a->count);
-        return FAILED;
-    }
-    uint64_t number = bp_tally_acquire(&a->pool->tally, a->count, bytes);
-    for (size_t i = 0; i < a->count; i++) {
-        bp_entry *r = &a->pool->entries[a->ids[i]];
-        if (addresses != NULL)
-            addresses[i] = bp_entry_address(r);
-        acquire_commit(a, a->ids[i], r, number + i);
-    }
-    return CLAIMED;
 }
 
 /* Cold: the error of an outcome. */
@@ -300,102 +258,94 @@ static bp_status explain(const acquiring *a, outcome o)
     }
 }
 
-/* Serves any call. `acquired` NULL: the requests must be acquired. */
-static bp_status acquire_any(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses,
-                             int *acquired)
+/* What the plan does not foresee: further references, other places, waits, observers, dynamic memory, refusals. The first `claimed` requests
+ * are claimed. `acquired` NULL: the requests must be acquired. */
+BP_SLOW bp_status acquire_slowly(bp_pool *pool, const uint32_t *ids, size_t count, size_t claimed, bp_stream *stream,
+                                 void **addresses, int *acquired)
 {
     acquiring a = {
         .pool = pool, .ids = ids, .count = count, .stream = stream, .patient = acquired == NULL, .holder = BP_NONE};
-    outcome o = count == 0 ? CLAIMED : acquire_all(&a, addresses);
-    if (acquired != NULL && (o == HELD || (o == RACE && bp_home_is_closed(pool, ids[a.failed]))))
+    for (a.failed = claimed; a.failed < count; a.failed++) {
+        outcome o = acquire_claim(&a, ids[a.failed]);
+        if (o == CLAIMED)
+            continue;
+        acquire_unclaim(pool, ids, a.failed, stream);
+        if (acquired == NULL || !(o == HELD || (o == RACE && bp_home_is_closed(pool, ids[a.failed]))))
+            return explain(&a, o);
         bp_count_shared(&pool->busy);
-    else if (o != CLAIMED)
-        return explain(&a, o);
+        *acquired = 0;
+        return BP_OK;
+    }
+    BP_TRY(acquire_wait(pool, ids, count, stream));
+    bp_status status = acquire_prepare(&a);
+    if (status != BP_OK) {
+        acquire_unclaim(pool, ids, count, stream);
+        bp_count_shared(&pool->refused);
+        return status;
+    }
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < count; i++)
+        bytes += is_fresh(&pool->entries[ids[i]]) ? pool->entries[ids[i]].live_bytes : 0;
+    uint64_t number = bp_tally_acquire(&pool->tally, count, bytes);
+    for (size_t i = 0; i < count; i++) {
+        bp_entry *r = &pool->entries[ids[i]];
+        const bool fresh = is_fresh(r);
+        if (addresses != NULL)
+            addresses[i] = bp_entry_address(r);
+        bp_count(&r->dynamic, fresh && r->kind == BP_KIND_DYNAMIC);
+        bp_count(&r->records, fresh && r->kind == BP_KIND_DYNAMIC); /* the point of the allocation */
+        bp_note_event(pool, fresh ? BP_EVENT_ACQUIRE : BP_EVENT_REF, ids[i], stream);
+        acquire_commit(pool, r, ids[i], stream, number + i);
+    }
     if (acquired != NULL)
-        *acquired = o == CLAIMED;
+        *acquired = 1;
     return BP_OK;
 }
 
-/* ---- the common case ------------------------------------------------------------------------------------------------ */
-
-/* Claims a free request with planned memory. NULL: it is another case, and nothing has changed. */
-BP_HOT bp_entry *claim_simple(bp_pool *pool, uint32_t id, const bp_stream *stream)
+/* All acquires: free requests at their planned places, in order and not observed, here. */
+BP_HOT bp_status acquire(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses,
+                         int *acquired)
 {
-    if (id >= bp_request_count(pool))
-        return NULL;
-    bp_entry *r = &pool->entries[id];
-    if (r->kind > BP_KIND_CHOSEN || (r->only != NULL && r->only != stream))
-        return NULL;
-    uint64_t found = 0;
+    uint64_t bytes = 0, found;
     uint32_t holder;
-    if (!atomic_compare_exchange_strong_explicit(r->word, &found, ((uint64_t)id + 1) | BP_WORD_BUSY,
-                                                 memory_order_acq_rel, memory_order_relaxed))
-        return NULL;
-    if (BP_LIKELY(claim_planned(pool, r, id, &holder)))
-        return r;
-    atomic_store_explicit(r->word, 0, memory_order_release);
-    return NULL;
-}
-
-static void unclaim_simple(bp_pool *pool, const uint32_t *ids, size_t count)
-{
-    while (count-- > 0)
-        bp_live_free_place(pool, &pool->entries[ids[count]]);
-}
-
-/* Acquires free requests with planned memory, not observed. False: it is another case, and nothing has changed. */
-BP_HOT bool acquire_simple(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses,
-                           bp_status *status)
-{
-    uint64_t bytes = 0;
-    uint32_t id = 0;
-    bp_entry *r = NULL;
+    const bool fast = bp_observed(pool, ~0u) == 0;
     bool ordered = true;
-    if (bp_observed(pool, ~0u) != 0)
-        return false;
-    for (size_t i = 0; i < count; i++) {
-        id = ids[i];
-        r = claim_simple(pool, id, stream);
-        if (r == NULL) {
-            unclaim_simple(pool, ids, i);
-            return false;
+    bp_entry *r = NULL;
+    size_t i = 0;
+    while (i < count && BP_LIKELY(fast) && BP_LIKELY(ids[i] < bp_request_count(pool))) {
+        r = &pool->entries[ids[i]];
+        if (!BP_LIKELY(r->kind == BP_KIND_DIRECT) || !claim_free(pool, ids[i], stream, &found))
+            break;
+        if (!BP_LIKELY(r->count == 1) && !bp_claim_segments(pool, r->first + 1, r->count - 1, ids[i], &holder)) {
+            atomic_store_explicit(r->word, 0, memory_order_release); /* which holds the first segment, too */
+            break;
         }
         bytes += r->live_bytes;
         ordered = ordered && is_ordered(pool, r, stream);
+        i++;
     }
-    *status = ordered ? BP_OK : acquire_order(pool, ids, count, stream);
-    if (*status != BP_OK) {
-        unclaim_simple(pool, ids, count);
-        bp_count_shared(&pool->refused);
-        return true;
-    }
-    const uint64_t number = bp_tally_acquire(&pool->tally, count, bytes);
-    for (size_t i = 0; i < count; i++) {
-        if (count > 1) { /* one request is still in registers */
-            id = ids[i];
-            r = &pool->entries[id];
-        }
+    if (!BP_LIKELY(i == count))
+        return acquire_slowly(pool, ids, count, i, stream, addresses, acquired);
+    if (!ordered)
+        BP_TRY(acquire_wait(pool, ids, count, stream));
+    uint64_t number = bp_tally_acquire(&pool->tally, count, bytes);
+    for (i = 0; i < count; i++) {
+        if (count > 1) /* one request is still in registers */
+            r = &pool->entries[ids[i]];
         if (addresses != NULL)
             addresses[i] = bp_entry_address(r);
-        count_acquire(r, number + i);
-        begin_live_range(pool, r, stream, number + i);
-        if (r->kind == BP_KIND_CHOSEN)
-            bp_note_choice(pool, id);
-        atomic_store_explicit(r->word, ((uint64_t)id + 1) | BP_WORD_REFERENCE, memory_order_release);
+        acquire_commit(pool, r, ids[i], stream, number + i);
     }
-    return true;
+    if (acquired != NULL)
+        *acquired = 1;
+    return BP_OK;
 }
 
-/* Any number of requests. */
-static bp_status acquire_many(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses,
-                              int *acquired)
+/* Any number of requests, out of line. */
+BP_SLOW bp_status acquire_many(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses,
+                               int *acquired)
 {
-    bp_status status;
-    if (count == 1 || !acquire_simple(pool, ids, count, stream, addresses, &status))
-        return acquire_any(pool, ids, count, stream, addresses, acquired);
-    if (status == BP_OK && acquired != NULL)
-        *acquired = 1;
-    return status;
+    return acquire(pool, ids, count, stream, addresses, acquired);
 }
 
 /* ---- calls ---------------------------------------------------------------------------------------------------------- */
@@ -409,10 +359,8 @@ BP_HOT bp_status check_call(bp_pool *pool, const uint32_t *ids, size_t count, bp
 bp_status bp_pool_acquire(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses)
 {
     BP_TRY(check_call(pool, ids, count, stream, "bp_pool_acquire"));
-    bp_status status; /* of one request: inlined without loops */
-    if (BP_LIKELY(count == 1 && acquire_simple(pool, ids, 1, stream, addresses, &status)))
-        return status;
-    return acquire_many(pool, ids, count, stream, addresses, NULL);
+    return BP_LIKELY(count == 1) ? acquire(pool, ids, 1, stream, addresses, NULL)
+                                 : acquire_many(pool, ids, count, stream, addresses, NULL);
 }
 
 bp_status bp_pool_try_acquire(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, void **addresses,
@@ -421,10 +369,5 @@ bp_status bp_pool_try_acquire(bp_pool *pool, const uint32_t *ids, size_t count, 
     BP_TRY(check_call(pool, ids, count, stream, "bp_pool_try_acquire"));
     if (acquired == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_try_acquire: the output is NULL");
-    bp_status status;
-    if (count != 1 || !acquire_simple(pool, ids, 1, stream, addresses, &status))
-        return acquire_many(pool, ids, count, stream, addresses, acquired);
-    if (status == BP_OK)
-        *acquired = 1;
-    return status;
+    return acquire_many(pool, ids, count, stream, addresses, acquired);
 }

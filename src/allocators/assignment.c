@@ -10,6 +10,7 @@
 #include "allocators/capture.h"
 #include "allocators/engine.h"
 #include "allocators/report.h"
+#include "allocators/residency.h"
 
 /* True if a request of kind BP_KIND_CHOSEN may get another copy of its class than the planned one. */
 static bool may_deviate(const bp_pool *pool, const bp_entry *r)
@@ -45,8 +46,8 @@ bool bp_claim_chosen(bp_pool *pool, uint32_t id, uint32_t *holder)
     }
     if (*holder == BP_HELD_BY_OFFLOAD || !may_overflow(pool, id))
         return false;
-    for (uint32_t i = 0; i < pool->overflow_count; i++) {
-        const uint32_t segment = pool->overflow_first + i;
+    for (uint32_t i = 0; i < pool->overflow.count; i++) {
+        const uint32_t segment = pool->overflow.first + i;
         if (pool->segments[segment].bytes >= r->bytes && claim_range(pool, id, segment, 1, &other))
             return true;
     }
@@ -58,7 +59,7 @@ void bp_note_choice(bp_pool *pool, uint32_t id)
     bp_entry *r = &pool->entries[id];
     if (r->first == r->home.first)
         return;
-    if (r->first >= pool->overflow_first) {
+    if (r->first >= pool->overflow.first) {
         bp_count(&r->overflows, 1);
         return;
     }
@@ -74,7 +75,7 @@ bp_status bp_pool_allow_overflow(bp_pool *pool, int allowed)
 {
     if (pool == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_allow_overflow: the pool is NULL");
-    if (allowed && pool->overflow_count == 0)
+    if (allowed && pool->overflow.count == 0)
         return bp_fail(BP_ERR_UNSUPPORTED, "pool %s has no overflow memory; set overflow_bytes when it is made",
                        pool->info.name);
     if (allowed && atomic_load_explicit(&pool->sealed, memory_order_relaxed))
@@ -157,8 +158,8 @@ static bool would_be_given(question *q, size_t position)
     }
     if (!may_overflow(pool, q->ids[position]))
         return false;
-    for (uint32_t i = 0; i < pool->overflow_count; i++) {
-        const uint32_t segment = pool->overflow_first + i;
+    for (uint32_t i = 0; i < pool->overflow.count; i++) {
+        const uint32_t segment = pool->overflow.first + i;
         if (pool->segments[segment].bytes >= r->bytes && would_take(q, segment, position))
             return true;
     }

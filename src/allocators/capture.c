@@ -41,7 +41,7 @@ static void capture_note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, co
     (void)stream;
     if (kind != BP_EVENT_ACQUIRE && kind != BP_EVENT_REF && kind != BP_EVENT_USE)
         return;
-    bp_capture *capture = pool->capturing;
+    bp_capture *capture = pool->capture.current;
     const bp_entry *r = &pool->entries[id];
     bp_captured_request *held = find_captured(capture, id);
     if (held != NULL)
@@ -53,7 +53,7 @@ static void capture_note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, co
 static bp_status capture_check_own(bp_pool *pool, uint32_t id, uint64_t word, bp_stream *stream)
 {
     (void)stream;
-    const bp_captured_request *held = find_captured(pool->capturing, id);
+    const bp_captured_request *held = find_captured(pool->capture.current, id);
     if (held == NULL || BP_WORD_REFERENCES(word) > BP_WORD_REFERENCES(held->word))
         return BP_OK;
     return bp_fail_order(pool, id, "was live before the capture began; release it after the capture ends");
@@ -78,7 +78,7 @@ bp_status bp_capture_check_stream(const bp_pool *pool, bp_stream *stream, const 
     return bp_fail(
         BP_ERR_CAPTURE,
         "%s: pool %.40s: stream %s is not part of %s; let it wait for an event of the capture's first stream", function,
-        pool->info.name, bp_stream_name(stream), pool->capturing->name);
+        pool->info.name, bp_stream_name(stream), pool->capture.current->name);
 }
 
 bp_status bp_capture_refuse(const bp_pool *pool, const char *function)
@@ -86,7 +86,7 @@ bp_status bp_capture_refuse(const bp_pool *pool, const char *function)
     if (!bp_is_capturing(pool))
         return BP_OK;
     return bp_fail(BP_ERR_CAPTURE, "%s: pool %.40s is being captured (%s); call this before or after the capture",
-                   function, pool->info.name, pool->capturing->name);
+                   function, pool->info.name, pool->capture.current->name);
 }
 
 bp_status bp_capture_refuse_any(const bp_pool *pool, const char *function)
@@ -102,7 +102,7 @@ bp_status bp_capture_refuse_any(const bp_pool *pool, const char *function)
 bool bp_capture_is_launching(const bp_pool *pool, const bool *chosen)
 {
     bool found = false;
-    for (const bp_capture *c = pool->captures; c != NULL && !found; c = c->next) {
+    for (const bp_capture *c = pool->capture.all; c != NULL && !found; c = c->next) {
         for (size_t i = 0; c->armed && i < c->info.slab_count; i++)
             found |= chosen[c->slabs[i].slab];
     }
@@ -216,7 +216,7 @@ static bp_status capture_make(bp_pool *pool, const bp_capture_config *config, bp
     if (config->name != NULL)
         snprintf(made->name, sizeof made->name, "%s", config->name);
     else
-        snprintf(made->name, sizeof made->name, "capture.%u", pool->capture_number);
+        snprintf(made->name, sizeof made->name, "capture.%u", pool->capture.number);
     BP_TRY(bp_new_array((size_t)pool->segment_capacity / 64 + 1, sizeof *made->touched, (void **)&made->touched));
     BP_TRY(bp_new_array(pool->slabs.count, sizeof *made->slabs, (void **)&made->slabs));
     made->info = (bp_capture_info){.name = made->name, .slabs = made->slabs};
@@ -236,7 +236,7 @@ static bp_status check_begin(const bp_pool *pool, const bp_capture_config *confi
     if ((unsigned)config->collectives > BP_CAPTURE_COLLECTIVES_ALL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_capture_begin: unknown collectives %d", (int)config->collectives);
     BP_TRY(bp_capture_refuse(pool, "bp_capture_begin"));
-    if (pool->guarded)
+    if (pool->guard.wanted)
         return bp_fail(BP_ERR_UNSUPPORTED, "pool %.40s cannot be captured: guard mode waits for streams; switch it off",
                        pool->info.name);
     for (size_t i = 0; i < config->owned_count; i++) {
@@ -271,11 +271,11 @@ bp_status bp_capture_begin(bp_pool *pool, const bp_capture_config *config, bp_ca
     }
     for (uint32_t i = 0; i < made->held_count; i++)
         pool->entries[made->held[i].id].streams = 0;
-    made->next = pool->captures;
-    pool->captures = pool->capturing = made;
-    pool->capture_number++;
+    made->next = pool->capture.all;
+    pool->capture.all = pool->capture.current = made;
+    pool->capture.number++;
     atomic_fetch_add(&pool->device->captured_pools, 1);
-    const unsigned ask = pool->capture_check != BP_CAPTURE_CHECK_OFF ? BP_WATCH_ASK : 0;
+    const unsigned ask = pool->capture.check != BP_CAPTURE_CHECK_OFF ? BP_WATCH_ASK : 0;
     bp_observe(pool, BP_OBSERVER_CAPTURE);
     atomic_store_explicit(&pool->watch, BP_WATCH_CAPTURING | ask, memory_order_release);
     if (pool->annotations != NULL)
@@ -313,9 +313,9 @@ static void capture_leave(bp_capture *capture)
     if (pool->annotations != NULL)
         bp_annotations_capture(pool, NULL);
     bp_unobserve(pool, BP_OBSERVER_CAPTURE);
-    pool->capturing = NULL;
+    pool->capture.current = NULL;
     atomic_fetch_sub(&pool->device->captured_pools, 1);
-    atomic_store_explicit(&pool->watch, pool->capture_check == BP_CAPTURE_CHECK_ALWAYS ? BP_WATCH_ASK : 0,
+    atomic_store_explicit(&pool->watch, pool->capture.check == BP_CAPTURE_CHECK_ALWAYS ? BP_WATCH_ASK : 0,
                           memory_order_release);
 }
 
@@ -568,7 +568,7 @@ void bp_capture_destroy(bp_capture **capture)
     if (c->pool != NULL && c->armed)
         disarm(c);
     if (c->pool != NULL) {
-        bp_capture **at = &c->pool->captures;
+        bp_capture **at = &c->pool->capture.all;
         while (*at != c)
             at = &(*at)->next;
         *at = c->next;
@@ -578,8 +578,8 @@ void bp_capture_destroy(bp_capture **capture)
 
 void bp_capture_pool_gone(bp_pool *pool)
 {
-    if (pool->capturing != NULL)
+    if (pool->capture.current != NULL)
         atomic_fetch_sub(&pool->device->captured_pools, 1);
-    for (bp_capture *c = pool->captures; c != NULL; c = c->next)
+    for (bp_capture *c = pool->capture.all; c != NULL; c = c->next)
         c->pool = NULL;
 }

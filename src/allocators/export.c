@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "allocators/report.h"
+#include "allocators/residency.h"
 
 /* ---- DLPack --------------------------------------------------------------------------------------------------------- */
 

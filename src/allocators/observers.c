@@ -81,7 +81,7 @@ bp_status bp_guarded_add(bp_pool *pool, uint32_t segment)
 
 bp_status bp_guarded_start(bp_pool *pool)
 {
-    pool->guarding = true;
+    pool->guard.begun = true;
     bp_observe(pool, BP_OBSERVER_GUARD);
     for (size_t i = 0; i < pool->slabs.count; i++) {
         if (pool->slab_infos[i].planned_bytes > 0)
@@ -99,8 +99,8 @@ bp_status bp_guarded_start(bp_pool *pool)
         BP_TRY(permit(pool, first, end - first, BP_ACCESS_NONE));
         poison(address, bytes);
     }
-    for (uint32_t i = 0; i < pool->overflow_count; i++)
-        BP_TRY(bp_guarded_add(pool, pool->overflow_first + i));
+    for (uint32_t i = 0; i < pool->overflow.count; i++)
+        BP_TRY(bp_guarded_add(pool, pool->overflow.first + i));
     return BP_OK;
 }
 

@@ -227,7 +227,7 @@ static bp_status lay_out(bp_pool *pool, const bp_plan_info *plan)
  * after a guard page. */
 static bp_status set_apart(bp_pool *pool, size_t slab_count, uint64_t *sizes)
 {
-    const uint64_t page = pool->page_bytes, step = pool->info.alignment > page ? pool->info.alignment : page;
+    const uint64_t page = pool->guard.page_bytes, step = pool->info.alignment > page ? pool->info.alignment : page;
     static const char too_large[] = "the slabs with guard pages do not fit 64 bits";
     for (uint32_t s = 0; s < pool->planned_segments; s++) {
         bp_segment_place *place = &pool->places[s];
@@ -262,9 +262,9 @@ static bp_status make_arrays(bp_pool *pool, uint64_t persistent_bytes)
 {
     void *memory;
     uint32_t persistent = persistent_bytes > 0 ? pool->request_capacity - pool->planned_count : 0;
-    pool->next_persistent = pool->planned_segments;
-    pool->overflow_first = pool->planned_segments + persistent;
-    pool->segment_capacity = pool->overflow_first + pool->overflow_count;
+    pool->persistent.next = pool->planned_segments;
+    pool->overflow.first = pool->planned_segments + persistent;
+    pool->segment_capacity = pool->overflow.first + pool->overflow.count;
     BP_TRY(bp_new_lines(pool->segment_capacity, sizeof *pool->segments, (void **)&pool->segments));
     BP_TRY(bp_new_array(pool->segment_capacity, sizeof *pool->places, &memory));
     if (pool->planned_segments > 0)
@@ -298,15 +298,15 @@ static bp_status make_slabs(bp_pool *pool, const bp_plan_info *plan, const uint6
         pool->segments[s].address = pool->slabs.slabs[place->slab].address + place->made_offset;
     }
     if (persistent_bytes > 0) {
-        pool->persistent_slab = (uint32_t)pool->slabs.count;
+        pool->persistent.slab = (uint32_t)pool->slabs.count;
         BP_TRY(pool_add_slab(pool, persistent_bytes, 0, "persistent"));
-        pool->persistent_bytes = pool->slabs.slabs[pool->persistent_slab].bytes;
+        pool->persistent.bytes = pool->slabs.slabs[pool->persistent.slab].bytes;
     }
-    if (pool->overflow_count == 0)
+    if (pool->overflow.count == 0)
         return BP_OK;
-    BP_TRY(pool_add_slab(pool, pool->overflow_count * overflow_each, 0, "overflow"));
-    for (uint32_t i = 0; i < pool->overflow_count; i++) {
-        uint32_t s = pool->overflow_first + i;
+    BP_TRY(pool_add_slab(pool, pool->overflow.count * overflow_each, 0, "overflow"));
+    for (uint32_t i = 0; i < pool->overflow.count; i++) {
+        uint32_t s = pool->overflow.first + i;
         pool->segments[s].address = pool->slabs.slabs[pool->slabs.count - 1].address + i * overflow_each;
         pool->segments[s].bytes = overflow_each;
         pool->places[s] = (bp_segment_place){.offset = i * overflow_each,
@@ -334,23 +334,23 @@ static bp_status pool_build(bp_pool *pool, const bp_plan_info *plan, const bp_po
         if (!bp_round_up_u64(each, step, &each) || each > config->overflow_bytes)
             each = config->overflow_bytes;
         uint64_t count = config->overflow_bytes / each;
-        pool->overflow_count = count < 65536 ? (uint32_t)count : 65536;
+        pool->overflow.count = count < 65536 ? (uint32_t)count : 65536;
     }
 
     size_t slabs = plan->slab_count;
     void *memory;
     BP_TRY(make_arrays(pool, config->persistent_bytes));
     BP_TRY(bp_new_array(slabs + 2, sizeof *pool->slab_infos, (void **)&pool->slab_infos));
-    BP_TRY(bp_new_array(slabs + 2, sizeof *pool->residency.closed, (void **)&pool->residency.closed));
+    BP_TRY(bp_new_array(slabs + 2, sizeof *pool->residents.closed, (void **)&pool->residents.closed));
     BP_TRY(bp_new_array(slabs, sizeof(uint64_t), &memory));
     uint64_t *sizes = memory;
     for (size_t i = 0; i < slabs; i++)
-        sizes[i] = pool->guarded ? 0 : plan->slabs[i].bytes;
+        sizes[i] = pool->guard.wanted ? 0 : plan->slabs[i].bytes;
     for (uint32_t s = 0; s < pool->planned_segments; s++) {
         pool->segments[s].bytes = pool->places[s].room;
         pool->places[s].made_offset = pool->places[s].offset;
     }
-    bp_status status = pool->guarded ? set_apart(pool, slabs, sizes) : BP_OK;
+    bp_status status = pool->guard.wanted ? set_apart(pool, slabs, sizes) : BP_OK;
     if (status == BP_OK)
         status = make_slabs(pool, plan, sizes, config->persistent_bytes, each);
     free(sizes);
@@ -358,7 +358,7 @@ static bp_status pool_build(bp_pool *pool, const bp_plan_info *plan, const bp_po
 
     pool->info.slabs = pool->slab_infos;
     pool->info.slab_count = pool->slabs.count;
-    if (pool->guarded)
+    if (pool->guard.wanted)
         BP_TRY(bp_guarded_start(pool));
     if (pool->info.annotated)
         BP_TRY(bp_annotations_start(pool));
@@ -375,15 +375,15 @@ static bp_status choose_modes(bp_pool *pool, const bp_pool_config *config)
         return bp_fail(BP_ERR_UNSUPPORTED,
                        "guard mode is unsupported on device %s: the host cannot reach and protect its memory",
                        bp_device_name(pool->device));
-    pool->guarded = config->guard == BP_GUARD_ON ||
-                    (config->guard == BP_GUARD_ENVIRONMENT && possible && guard != NULL && strcmp(guard, "1") == 0);
-    pool->page_bytes = pool->device->traits.page_bytes;
-    pool->info.guarded = pool->guarded;
-    pool->capture_check = config->capture_check;
-    if (pool->capture_check == BP_CAPTURE_CHECK_ENVIRONMENT)
-        pool->capture_check =
+    pool->guard.wanted = config->guard == BP_GUARD_ON || (config->guard == BP_GUARD_ENVIRONMENT && possible &&
+                                                          guard != NULL && strcmp(guard, "1") == 0);
+    pool->guard.page_bytes = pool->device->traits.page_bytes;
+    pool->info.guarded = pool->guard.wanted;
+    pool->capture.check = config->capture_check;
+    if (pool->capture.check == BP_CAPTURE_CHECK_ENVIRONMENT)
+        pool->capture.check =
             check != NULL && strcmp(check, "1") == 0 ? BP_CAPTURE_CHECK_ALWAYS : BP_CAPTURE_CHECK_INSIDE;
-    atomic_init(&pool->watch, pool->capture_check == BP_CAPTURE_CHECK_ALWAYS ? BP_WATCH_ASK : 0);
+    atomic_init(&pool->watch, pool->capture.check == BP_CAPTURE_CHECK_ALWAYS ? BP_WATCH_ASK : 0);
     BP_TRY(bp_annotations_choose(config->annotate, &annotated));
     pool->info.annotated = annotated;
     return BP_OK;
@@ -463,7 +463,7 @@ void bp_pool_destroy(bp_pool **pool)
         bp_dynamic_finish(p);
     }
     bp_residency_pool_gone(p);
-    if (p->guarding)
+    if (p->guard.begun)
         bp_guarded_finish(p);
     if (p->annotations != NULL)
         bp_annotations_finish(p);
@@ -472,7 +472,7 @@ void bp_pool_destroy(bp_pool **pool)
     if (p->annotations != NULL)
         bp_annotations_destroy(p);
     bp_device_release(p->device);
-    bp_recorder_destroy(&p->recording);
+    bp_recorder_destroy(&p->recording.last);
     bp_strings_finish(&p->strings);
     pthread_mutex_destroy(&p->binding);
     free(p->requests);
@@ -483,7 +483,7 @@ void bp_pool_destroy(bp_pool **pool)
     free(p->fences);
     free(p->entries);
     free(p->slab_infos);
-    free(p->residency.closed);
+    free(p->residents.closed);
     free(p);
 }
 
@@ -529,7 +529,7 @@ bp_status bp_pool_seal(bp_pool *pool)
         char name[BP_REQUEST_BYTES];
         bool live = BP_WORD_ID(atomic_load_explicit(r->word, memory_order_acquire)) == id;
         if (live && (r->kind == BP_KIND_DYNAMIC ||
-                     (r->kind == BP_KIND_CHOSEN && r->first >= pool->overflow_first && pool->overflow_count > 0)))
+                     (r->kind == BP_KIND_CHOSEN && r->first >= pool->overflow.first && pool->overflow.count > 0)))
             return bp_fail(BP_ERR_SCHEDULE, "pool %s cannot be sealed: %s holds %s memory", pool->info.name,
                            bp_explain_request(pool, id, name), r->kind == BP_KIND_DYNAMIC ? "dynamic" : "overflow");
     }

@@ -117,13 +117,6 @@ typedef struct bp_entry {
 
 struct bp_pool;
 
-/* The offload of the pool's slabs. */
-typedef struct bp_residents {
-    void *user; /* NULL: none */
-    void (*gone)(void *user);
-    atomic_bool *closed; /* by slab: offloaded, or in transition */
-} bp_residents;
-
 typedef struct bp_recorder bp_recorder;
 typedef struct bp_annotations bp_annotations;
 typedef struct bp_exports bp_exports;
@@ -131,34 +124,74 @@ typedef struct bp_exports bp_exports;
 #define BP_WATCH_CAPTURING 1u /* a capture has begun and not ended */
 #define BP_WATCH_ASK 2u       /* query the driver about the call's stream */
 
-/* Dynamic memory that the device failed to free; freed again when the pool is destroyed. */
+/* ---- what the modules keep in a pool ------------------------------------------------------------------------------- */
+
+/* requests.c: memory of the device's own allocator. */
+#define BP_MOST_UNFREED 64
 typedef struct bp_unfreed {
     void *address;
     uint64_t bytes;
 } bp_unfreed;
-#define BP_MOST_UNFREED 64
+
+typedef struct bp_dynamic_memory {
+    bp_stream *reaper;                   /* frees after the release events */
+    bp_unfreed unfreed[BP_MOST_UNFREED]; /* that the device failed to free; freed again when the pool is destroyed */
+    uint32_t unfreed_count;
+} bp_dynamic_memory;
+
+/* requests.c: requests that are bound later and never released. */
+typedef struct bp_persistent_memory {
+    uint32_t next; /* free segment */
+    uint32_t slab;
+    uint64_t bytes, used;
+} bp_persistent_memory;
+
+/* observers.c: guard mode. */
+typedef struct bp_guard_state {
+    bool wanted;
+    bool begun; /* protections and poisoning must be removed */
+    uint64_t page_bytes;
+} bp_guard_state;
+
+/* capture.c: captures that were begun and not destroyed. */
+typedef struct bp_pool_captures {
+    bp_capture_check check;
+    struct bp_capture *current; /* NULL: none */
+    struct bp_capture *all;
+    uint32_t number;
+} bp_pool_captures;
+
+/* recorder.c, profile. */
+typedef struct bp_recording_state {
+    bp_recorder *last; /* the caller's, also if stopped */
+    bool profiled;     /* a profile records the pool */
+} bp_recording_state;
+
+/* residency.c: the offload of the pool's slabs. */
+typedef struct bp_residents {
+    void *user; /* NULL: none */
+    void (*gone)(void *user);
+    atomic_bool *closed; /* by slab: offloaded, or in transition */
+} bp_residents;
+
+/* ---- the pool ------------------------------------------------------------------------------------------------------- */
 
 /* Cache lines are kept apart on purpose: NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding) */
 struct bp_pool {
+    /* the engine: acquire and release */
     bp_device *device;
     bp_entry *entries; /* by id */
     atomic_uint request_count;
     bp_segment *segments;
     bp_fence *fences; /* fence 0 is always empty */
     atomic_uint sealed, overflow_allowed;
-    atomic_uint watch;               /* BP_WATCH bits; 0: acquire, use and release skip the checks of captures */
-    atomic_uint observers;           /* bits of the enabled observers (observers.h) */
-    _Atomic(bp_recorder *) recorder; /* NULL: not recording */
-    bp_annotations *annotations;     /* NULL: not annotated */
-    bool guarded;
-    bp_strict strict;
-
+    atomic_uint watch;     /* BP_WATCH bits; 0: acquire, use and release skip the checks of captures */
+    atomic_uint observers; /* bits of the enabled observers (observers.h) */
     _Atomic uint64_t step;
-
     bp_tally tally;
     _Atomic uint64_t busy, refused;
 
-    /* cold from here on */
+    /* the layout: fixed when the pool is created, but for what `binding` protects */
     _Alignas(BP_LINE) pthread_mutex_t binding; /* protects binding, and the data that binding changes */
     bp_pool_info info;
     bp_strings strings;
@@ -166,31 +199,27 @@ struct bp_pool {
     bp_pool_slab *slab_infos;
     bp_plan_request *requests; /* by id */
     uint32_t planned_count, request_capacity;
-    bp_exports *exports; /* NULL: nothing was exported; made under `binding` */
-    uint64_t page_bytes;
     bp_segment_place *places;
     uint32_t planned_segments, segment_capacity;
     uint32_t *copies; /* segments of the classes, class by class */
     bp_range *classes;
     uint32_t class_count;
-    uint32_t overflow_first, overflow_count; /* overflow segments */
-    uint32_t next_persistent;                /* next free persistent segment */
-    uint32_t persistent_slab;
-    uint64_t persistent_bytes, persistent_used;
-    bp_stream *reaper; /* frees dynamic memory after its release events */
-    bp_unfreed unfreed[BP_MOST_UNFREED];
-    uint32_t unfreed_count;
-    bool guarding;          /* guard mode has begun: protections and poisoning must be removed */
-    bp_recorder *recording; /* the caller's last recorder, also if stopped */
-    bool profiled;          /* a profile records the pool */
+    bp_range overflow; /* segments */
+    bp_strict strict;
     char fingerprint[BP_FINGERPRINT_CHARS];
-    bp_capture_check capture_check;
-    struct bp_capture *capturing; /* NULL: none */
-    struct bp_capture *captures;  /* all captures that were begun and not destroyed */
-    uint32_t capture_number;
-    bp_residents residency;
     bp_message_function *on_message;
     void *user;
+
+    /* the modules */
+    _Atomic(bp_recorder *) recorder; /* NULL: not recording */
+    bp_annotations *annotations;     /* NULL: not annotated */
+    bp_exports *exports;             /* NULL: nothing was exported; made under `binding` */
+    bp_dynamic_memory dynamic;
+    bp_persistent_memory persistent;
+    bp_guard_state guard;
+    bp_pool_captures capture;
+    bp_recording_state recording;
+    bp_residents residents;
 };
 
 BP_HOT uint8_t *bp_entry_address(const bp_entry *r)
@@ -252,33 +281,8 @@ void bp_dynamic_free(bp_pool *pool, uint32_t id, bp_stream *stream);
 /* Frees live memory and the memory that could not be freed before. The device must be idle. */
 void bp_dynamic_finish(bp_pool *pool);
 
-/* ---- residency of slabs (residency.c) ---------------------------------------------------------------------------- */
-
-/* Offloading of slabs as seen by requests and graphs. One caller at a time. */
-
-/* Attaches the offload of a pool, at most one. `gone` is called when the pool is destroyed, before its slabs are freed. Errors:
- * BP_ERR_SCHEDULE (already attached), BP_ERR_UNSUPPORTED (guard mode, a device without memory), BP_ERR_CAPTURE. */
-bp_status bp_residency_join(bp_pool *pool, void *user, void (*gone)(void *user));
-void bp_residency_leave(bp_pool *pool);
+/* Called when the pool is destroyed, before its slabs are freed. */
 void bp_residency_pool_gone(bp_pool *pool);
-
-/* True if the slab is offloaded or in transition. */
-bool bp_residency_is_closed(const bp_pool *pool, uint32_t slab);
-/* Slab of a request's planned memory, also while it holds overflow memory; BP_NONE: without a slab. */
-uint32_t bp_home_slab(const bp_pool *pool, uint32_t id);
-/* True if the request's home slab is closed. */
-bool bp_home_is_closed(const bp_pool *pool, uint32_t id);
-
-/* Withdraws the slabs marked in `chosen` (one entry per slab) from all requests: free memory cannot be acquired, and requests that are
- * always live (state roles, persistent) cannot be acquired, used or released. `group` names the release group in messages. Errors, with
- * nothing withdrawn: BP_ERR_SCHEDULE, which names the live request, the launch that has the memory, or the request that another call
- * works on. */
-bp_status bp_residency_close(bp_pool *pool, const bool *chosen, const char *group);
-void bp_residency_open(bp_pool *pool, const bool *chosen);
-
-/* Graphs with collectives in the slabs. check: BP_ERR_CAPTURE names one, if there is one. void: refuses their launches from now on. */
-bp_status bp_residency_check_graphs(const bp_pool *pool, const bool *chosen, const char *group);
-void bp_residency_void_graphs(bp_pool *pool, const bool *chosen);
 
 /* ---- export (export.c) ------------------------------------------------------------------------------------------- */
 

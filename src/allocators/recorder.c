@@ -81,8 +81,8 @@ bp_status bp_recorder_start(bp_pool *pool, bp_recorder *recorder)
     const bp_recorder *other = atomic_load_explicit(&pool->recorder, memory_order_relaxed);
     if (other != NULL && other != recorder)
         return bp_fail(BP_ERR_SCHEDULE, "pool %.40s is being recorded already; %s first", pool->info.name,
-                       other == pool->recording ? "end the trace (bp_pool_trace_stop)"
-                                                : "stop the profile (bp_profile_stop)");
+                       other == pool->recording.last ? "end the trace (bp_pool_trace_stop)"
+                                                     : "stop the profile (bp_profile_stop)");
     atomic_store_explicit(&recorder->next, 0, memory_order_relaxed);
     atomic_store_explicit(&recorder->whole, 0, memory_order_relaxed);
     atomic_store_explicit(&pool->recorder, recorder, memory_order_release);
@@ -119,24 +119,24 @@ bp_status bp_pool_trace_start(bp_pool *pool, size_t entries, int timestamps)
     if (pool == NULL || entries == 0 || entries > BP_MOST_ENTRIES)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_trace_start: expected a pool and 1 to %zu entries, got %zu",
                        BP_MOST_ENTRIES, entries);
-    bp_recorder *recorder, *before = pool->recording;
+    bp_recorder *recorder, *before = pool->recording.last;
     BP_TRY(bp_recorder_create(entries, timestamps != 0, &recorder));
     bp_pool_trace_stop(pool);
     bp_status status = bp_recorder_start(pool, recorder);
     if (status == BP_OK)
-        pool->recording = recorder;
+        pool->recording.last = recorder;
     bp_recorder_destroy(status == BP_OK ? &before : &recorder);
     return status;
 }
 
 void bp_pool_trace_stop(bp_pool *pool)
 {
-    bp_recorder_stop(pool, pool->recording);
+    bp_recorder_stop(pool, pool->recording.last);
 }
 
 size_t bp_pool_trace_count(const bp_pool *pool)
 {
-    const bp_recorder *recorder = pool->recording;
+    const bp_recorder *recorder = pool->recording.last;
     return recorder != NULL ? (size_t)(bp_recorder_next(recorder) - bp_recorder_oldest(recorder)) : 0;
 }
 
@@ -145,7 +145,8 @@ bp_status bp_pool_trace_get(const bp_pool *pool, size_t index, bp_pool_event *ev
     const size_t count = pool != NULL ? bp_pool_trace_count(pool) : 0;
     if (index >= count)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_trace_get: event %zu of %zu", index, count);
-    const bp_pool_event found = bp_recorder_read(pool->recording, bp_recorder_oldest(pool->recording) + index);
+    const bp_pool_event found =
+        bp_recorder_read(pool->recording.last, bp_recorder_oldest(pool->recording.last) + index);
     return bp_struct_write("bp_pool_trace_get", &found, sizeof found, event);
 }
 

@@ -20,12 +20,31 @@ typedef struct releasing {
     bp_point taken[MOST_STREAMS_PER_CALL];
 } releasing;
 
+/* Not initialised as a whole: clearing the points would take longer than the rest of the call. */
+static void release_start(releasing *c, bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, purpose p)
+{
+    c->pool = pool;
+    c->ids = ids;
+    c->count = count;
+    c->stream = stream;
+    c->purpose = p;
+    c->dynamic = false;
+    c->taken_count = 0;
+}
+
+static bp_status count_refused(bp_pool *pool, bp_status status)
+{
+    if (status != BP_OK)
+        bp_count_shared(&pool->refused);
+    return status;
+}
+
 /* ---- claiming ------------------------------------------------------------------------------------------------------- */
 
 static const char *const not_live[] = {
     [RELEASE] = "is released, but not live", [CANCEL] = "is cancelled, but not live", [USE] = "is used, but not live"};
 
-BP_HOT bool is_last(const bp_entry *r)
+static bool is_last(const bp_entry *r)
 {
     return BP_WORD_REFERENCES(atomic_load_explicit(r->word, memory_order_relaxed)) == 1;
 }
@@ -39,14 +58,7 @@ BP_HOT bool claim_word(bp_entry *r, uint32_t id, uint64_t *word)
                                                    memory_order_relaxed);
 }
 
-static bp_status fail_claim(const bp_pool *pool, const uint32_t *ids, size_t index, uint64_t found, purpose p)
-{
-    const uint32_t id = ids[index];
-    return (found & BP_WORD_BUSY) != 0 && BP_WORD_ID(found) == id ? bp_fail_busy(pool, ids, index)
-                                                                  : bp_fail_order(pool, id, not_live[p]);
-}
-
-/* Checks that the call may work on a request whose word is claimed; drops the claim if not. */
+/* Checks that the call may work on a claimed request. */
 static bp_status check_claimed(releasing *c, uint32_t id)
 {
     bp_pool *pool = c->pool;
@@ -57,8 +69,6 @@ static bp_status check_claimed(releasing *c, uint32_t id)
             pool, id, r->used ? "is cancelled, but was used" : "is cancelled, but has more than one reference");
     else if (c->stream != NULL && bp_live_find(r, c->stream) == BP_LIVE_STREAMS)
         status = bp_fail_streams(pool, id);
-    if (status != BP_OK)
-        bp_clear_busy(r->word);
     c->dynamic |= r->kind == BP_KIND_DYNAMIC;
     return status;
 }
@@ -70,15 +80,16 @@ static void unclaim(bp_pool *pool, const uint32_t *ids, size_t count)
         bp_clear_busy(pool->entries[ids[count]].word);
 }
 
-static bp_status release_claim(releasing *c, size_t index)
+static bp_status release_claim(const releasing *c, size_t index)
 {
     const uint32_t id = c->ids[index];
     uint64_t word;
     if (id >= bp_request_count(c->pool))
         return bp_fail_unknown(c->pool, id);
     if (!claim_word(&c->pool->entries[id], id, &word))
-        return fail_claim(c->pool, c->ids, index, word, c->purpose);
-    return check_claimed(c, id);
+        return (word & BP_WORD_BUSY) != 0 && BP_WORD_ID(word) == id ? bp_fail_busy(c->pool, c->ids, index)
+                                                                    : bp_fail_order(c->pool, id, not_live[c->purpose]);
+    return BP_OK;
 }
 
 /* ---- points --------------------------------------------------------------------------------------------------------- */
@@ -97,7 +108,7 @@ BP_HOT const bp_stream *next_stream(const bp_pool *pool, const bp_entry *r)
     return only;
 }
 
-BP_HOT const bp_point *find_taken(const releasing *c, const bp_stream *stream)
+static const bp_point *find_taken(const releasing *c, const bp_stream *stream)
 {
     for (uint32_t i = 0; i < c->taken_count; i++) {
         if (c->taken[i].stream == stream)
@@ -124,13 +135,13 @@ static bp_status take_point(releasing *c, bp_stream *stream)
 }
 
 /* True if this release ends the last acquire or use on the stream. */
-BP_HOT bool closes(const bp_live_stream *h)
+static bool closes(const bp_live_stream *h)
 {
     return h->open <= 1;
 }
 
 /* Records the points for the end of one reference. */
-BP_HOT bp_status release_take_points(releasing *c, const bp_entry *r)
+static bp_status release_take_points(releasing *c, const bp_entry *r)
 {
     const bp_stream *next = next_stream(c->pool, r);
     bool last = is_last(r), seen = c->stream == NULL;
@@ -151,7 +162,7 @@ BP_HOT bp_status release_take_points(releasing *c, const bp_entry *r)
 /* ---- committing ----------------------------------------------------------------------------------------------------- */
 
 /* State of a stream of the live request after this release, with its point. */
-BP_HOT bp_live_stream after_release(const releasing *c, bool last, const bp_live_stream *before)
+static bp_live_stream after_release(const releasing *c, bool last, const bp_live_stream *before)
 {
     bp_live_stream h = *before;
     if (h.stream == c->stream ? !last && !closes(before) : !last || h.point != BP_NO_POINT)
@@ -161,14 +172,14 @@ BP_HOT bp_live_stream after_release(const releasing *c, bool last, const bp_live
     return h;
 }
 
-BP_HOT void add_point(const bp_live_stream *h, bp_fence *fence, uint32_t *count)
+static void add_point(const bp_live_stream *h, bp_fence *fence, uint32_t *count)
 {
     if (!bp_stream_is_over(h->stream))
         fence->points[(*count)++] = (bp_point){.stream = h->stream, .point = h->point};
 }
 
 /* Writes the release events of all streams of the live range to the fence. Returns how many need no event. */
-BP_HOT uint32_t write_fence(const releasing *c, const bp_entry *r, bp_fence *fence)
+static uint32_t write_fence(const releasing *c, const bp_entry *r, bp_fence *fence)
 {
     bool seen = c->stream == NULL;
     uint32_t count = 0, elided = 0;
@@ -187,27 +198,32 @@ BP_HOT uint32_t write_fence(const releasing *c, const bp_entry *r, bp_fence *fen
     return elided;
 }
 
-BP_HOT void end_live_range(releasing *c, uint32_t id, bp_entry *r)
+/* Gives memory with a fence, and the word, to the next request. The bytes are spare before it can take the memory and count them too. */
+BP_HOT void release_place(bp_pool *pool, bp_entry *r)
 {
-    bp_pool *pool = c->pool;
-    if (r->kind != BP_KIND_DYNAMIC && r->kind != BP_KIND_EMPTY) {
-        bp_count(&r->elided, write_fence(c, r, &pool->fences[r->fence]));
-        for (uint32_t s = r->first; s < r->first + r->count; s++)
-            pool->segments[s].fence = r->fence;
-    }
-    bp_note_event(pool, c->purpose == CANCEL ? BP_EVENT_CANCEL : BP_EVENT_RELEASE, id,
-                  c->stream != NULL ? c->stream : r->live[0].stream);
-    if (r->kind == BP_KIND_DYNAMIC) /* after its address is recorded: another request may get it */
-        bp_dynamic_free(pool, id, pool->reaper);
+    const uint32_t fence = r->fence, first = r->first, count = r->count;
+    for (uint32_t s = first; s < first + count; s++)
+        pool->segments[s].fence = fence;
+    bp_tally_release(&pool->tally, r->live_bytes);
     bp_live_free_place(pool, r);
 }
 
-BP_HOT void release_commit(releasing *c, uint32_t id, bp_entry *r)
+static void end_live_range(releasing *c, uint32_t id, bp_entry *r)
+{
+    bp_pool *pool = c->pool;
+    if (r->kind != BP_KIND_DYNAMIC && r->kind != BP_KIND_EMPTY)
+        bp_count(&r->elided, write_fence(c, r, &pool->fences[r->fence]));
+    bp_note_event(pool, c->purpose == CANCEL ? BP_EVENT_CANCEL : BP_EVENT_RELEASE, id,
+                  c->stream != NULL ? c->stream : r->live[0].stream);
+    if (r->kind == BP_KIND_DYNAMIC) /* after its address is recorded: another request may get it */
+        bp_dynamic_free(pool, id, pool->dynamic.reaper);
+    release_place(pool, r);
+}
+
+static void release_commit(releasing *c, uint32_t id, bp_entry *r)
 {
     bp_count(c->purpose == CANCEL ? &r->cancelled : &r->releases, 1);
     if (is_last(r)) {
-        bp_tally_release(&c->pool->tally,
-                         r->live_bytes); /* before another request can take the memory and count it too */
         end_live_range(c, id, r);
         return;
     }
@@ -238,7 +254,7 @@ static bp_status finish_memory(releasing *c)
         write_fence(c, r, &fence);
         for (uint32_t k = 0; k < fence.count; k++) {
             if (fence.points[k].point != BP_NO_POINT)
-                BP_TRY(bp_stream_wait_point(pool->reaper, fence.points[k].stream, fence.points[k].point));
+                BP_TRY(bp_stream_wait_point(pool->dynamic.reaper, fence.points[k].stream, fence.points[k].point));
         }
     }
     for (size_t i = 0; i < c->count; i++) {
@@ -248,233 +264,134 @@ static bp_status finish_memory(releasing *c)
     return BP_OK;
 }
 
-static bp_status claim_all(releasing *c)
+/* Claims the requests after the first `claimed`, and checks all. Without claims on errors. */
+static bp_status claim_all(releasing *c, size_t claimed)
 {
     for (size_t i = 0; i < c->count; i++) {
-        bp_status status = release_claim(c, i);
+        bp_status status = i < claimed ? BP_OK : release_claim(c, i);
+        if (status == BP_OK) {
+            claimed = i < claimed ? claimed : i + 1;
+            status = check_claimed(c, c->ids[i]);
+        }
         if (status != BP_OK) {
-            unclaim(c->pool, c->ids, i);
+            unclaim(c->pool, c->ids, claimed);
             return status;
         }
     }
     return BP_OK;
 }
 
-/* Releases or cancels claimed requests. */
-static bp_status release_claimed(releasing *c)
+/* What the plan does not foresee: references that are left, several streams, observers, dynamic memory, cancelled requests, refusals. The first
+ * `claimed` requests are claimed. */
+BP_SLOW bp_status release_slowly(bp_pool *pool, const uint32_t *ids, size_t count, size_t claimed, bp_stream *stream,
+                                 purpose p)
 {
-    bp_status status = BP_OK;
-    for (size_t i = 0; i < c->count && status == BP_OK; i++)
-        status = release_take_points(c, &c->pool->entries[c->ids[i]]);
-    if (status == BP_OK && (bp_observed(c->pool, BP_OBSERVERS_CHECK) != 0 || c->dynamic))
-        status = finish_memory(c);
+    releasing c;
+    release_start(&c, pool, ids, count, stream, p);
+    bp_status status = claim_all(&c, claimed);
+    if (status != BP_OK)
+        return count_refused(pool, status);
+    for (size_t i = 0; i < count && status == BP_OK; i++)
+        status = release_take_points(&c, &pool->entries[ids[i]]);
+    if (status == BP_OK && (bp_observed(pool, BP_OBSERVERS_CHECK) != 0 || c.dynamic))
+        status = finish_memory(&c);
     if (status != BP_OK) {
-        unclaim(c->pool, c->ids, c->count);
-        return status;
+        unclaim(pool, ids, count);
+        return count_refused(pool, status);
     }
-    bp_count(&c->pool->entries[c->ids[0]].records, c->taken_count);
-    for (size_t i = 0; i < c->count; i++)
-        release_commit(c, c->ids[i], &c->pool->entries[c->ids[i]]);
+    bp_count(&pool->entries[ids[0]].records, c.taken_count);
+    for (size_t i = 0; i < count; i++)
+        release_commit(&c, ids[i], &pool->entries[ids[i]]);
     return BP_OK;
 }
 
 /* ---- the common case ------------------------------------------------------------------------------------------------ */
 
-/* The last reference to planned memory of a request that one stream acquired, not observed: as release_claimed, without the streams' points
- * in arrays. */
-
-/* `word` is the word before the claim. */
-BP_HOT bool is_simple(const bp_pool *pool, const bp_entry *r, uint64_t word)
+/* bp_stream_record_point through local variables, so that the results stay in registers. */
+BP_HOT bp_status record_end(bp_stream *stream, uint64_t *point, bool *has)
 {
-    return BP_WORD_REFERENCES(word) == 1 && r->streams == 1 && r->live[0].point == BP_NO_POINT && r->count > 0 &&
-           bp_observed(pool, ~0u) == 0;
-}
-
-/* The point that orders the memory's next user, on stream `next`, after `stream`; *has is false if the stream is over. */
-BP_HOT bp_status end_point(bp_stream *stream, const bp_stream *next, uint64_t *point, bool *has)
-{
-    uint64_t taken = 0; /* a local variable, so that the results stay in registers */
+    uint64_t taken = 0;
     bool recorded;
-    *point = BP_NO_POINT;
-    *has = true;
-    if (BP_LIKELY(stream == next))
-        return BP_OK;
-    BP_TRY(bp_stream_record_point(stream, &taken, &recorded));
+    bp_status status = bp_stream_record_point(stream, &taken, &recorded);
     *point = taken;
     *has = recorded;
-    return BP_OK;
-}
-
-BP_HOT void end_simple(bp_pool *pool, bp_entry *r, uint32_t points, uint32_t elided)
-{
-    const uint32_t fence = r->fence, first = r->first, count = r->count;
-    pool->fences[fence].count = points;
-    for (uint32_t s = first; s < first + count; s++)
-        pool->segments[s].fence = fence;
-    bp_count(&r->releases, 1);
-    bp_count(&r->elided, elided);
-    bp_tally_release(&pool->tally, r->live_bytes);
-    bp_live_free_place(pool, r);
-}
-
-/* Released on another stream than acquired. */
-static bp_status release_across(bp_pool *pool, bp_entry *r, bp_stream *stream)
-{
-    const bp_stream *next = next_stream(pool, r);
-    bp_stream *const streams[2] = {r->live[0].stream, stream};
-    bp_fence *fence = &pool->fences[r->fence];
-    uint64_t points[2];
-    bool has[2];
-    bp_status status = end_point(streams[0], next, &points[0], &has[0]);
-    if (status == BP_OK)
-        status = end_point(streams[1], next, &points[1], &has[1]);
-    if (status != BP_OK) {
-        bp_clear_busy(r->word);
-        return status;
-    }
-    uint32_t count = 0, elided = 0;
-    for (uint32_t i = 0; i < 2; i++) {
-        elided += points[i] == BP_NO_POINT;
-        if (has[i])
-            fence->points[count++] = (bp_point){streams[i], points[i]};
-    }
-    bp_count(&r->records, count - elided);
-    end_simple(pool, r, count, elided);
-    return BP_OK;
-}
-
-BP_HOT bp_status release_simple(bp_pool *pool, bp_entry *r, bp_stream *stream)
-{
-    uint64_t point;
-    bool has;
-    if (r->live[0].stream != stream)
-        return release_across(pool, r, stream);
-    bp_status status = end_point(stream, next_stream(pool, r), &point, &has);
-    if (status != BP_OK) {
-        bp_clear_busy(r->word);
-        return status;
-    }
-    if (point != BP_NO_POINT)
-        bp_count(&r->records, has);
-    pool->fences[r->fence].points[0] = (bp_point){stream, point};
-    end_simple(pool, r, has, point == BP_NO_POINT);
-    return BP_OK;
-}
-
-/* Ends claimed live ranges that stream `first` began. */
-static bp_status release_alike(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *first, bp_stream *stream)
-{
-    bool record_first = false, record_last = false;
-    for (size_t i = 0; i < count; i++) {
-        const bp_stream *next = next_stream(pool, &pool->entries[ids[i]]);
-        record_first = record_first || (next != first && first != stream);
-        record_last = record_last || next != stream;
-    }
-    uint64_t first_point = 0, last_point = 0;
-    bool has_first = first != stream, has_last = true;
-    bp_status status = record_first ? bp_stream_record_point(first, &first_point, &has_first) : BP_OK;
-    if (record_last && status == BP_OK)
-        status = bp_stream_record_point(stream, &last_point, &has_last);
-    if (status != BP_OK) {
-        unclaim(pool, ids, count);
-        return status;
-    }
-    bp_count(&pool->entries[ids[0]].records, (record_first && has_first) + (record_last && has_last));
-    for (size_t i = 0; i < count; i++) {
-        bp_entry *r = &pool->entries[ids[i]];
-        bp_point *points = pool->fences[r->fence].points;
-        const bp_stream *next = next_stream(pool, r);
-        if (has_first)
-            *points++ = (bp_point){first, next == first ? BP_NO_POINT : first_point};
-        if (has_last)
-            *points++ = (bp_point){stream, next == stream ? BP_NO_POINT : last_point};
-        end_simple(pool, r, has_first + has_last, (has_first && next == first) + (has_last && next == stream));
-    }
-    return BP_OK;
-}
-
-/* ---- calls ---------------------------------------------------------------------------------------------------------- */
-
-static bp_status count_refused(bp_pool *pool, bp_status status)
-{
-    if (status != BP_OK)
-        bp_count_shared(&pool->refused);
     return status;
 }
 
-/* Not initialised as a whole: clearing the points would take longer than the rest of the call. */
-BP_HOT void release_start(releasing *c, bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, purpose p)
+/* Releases. The last references to planned memory of requests that one stream acquired, not observed, here. */
+BP_HOT bp_status release(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
 {
-    c->pool = pool;
-    c->ids = ids;
-    c->count = count;
-    c->stream = stream;
-    c->purpose = p;
-    c->dynamic = false;
-    c->taken_count = 0;
-}
-
-static bp_status release_all(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream, purpose p)
-{
-    releasing c;
-    release_start(&c, pool, ids, count, stream, p);
-    BP_TRY(claim_all(&c));
-    return release_claimed(&c);
-}
-
-/* A claimed request, not in the common case. */
-static bp_status release_other(bp_pool *pool, const uint32_t *ids, bp_stream *stream)
-{
-    releasing c;
-    release_start(&c, pool, ids, 1, stream, RELEASE);
-    BP_TRY(check_claimed(&c, ids[0]));
-    return release_claimed(&c);
-}
-
-BP_HOT bp_status release_one(bp_pool *pool, const uint32_t *ids, bp_stream *stream)
-{
-    const uint32_t id = ids[0];
-    uint64_t word;
-    if (id >= bp_request_count(pool))
-        return bp_fail_unknown(pool, id);
-    bp_entry *r = &pool->entries[id];
-    if (!BP_LIKELY(claim_word(r, id, &word)))
-        return fail_claim(pool, ids, 0, word, RELEASE);
-    return BP_LIKELY(is_simple(pool, r, word)) ? release_simple(pool, r, stream) : release_other(pool, ids, stream);
-}
-
-/* Several requests: those of a unit were mostly acquired on one stream. */
-static bp_status release_many(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
-{
+    bool fast = bp_observed(pool, ~0u) == 0, record_first = false, record_last = false;
     bp_stream *first = NULL;
-    for (size_t i = 0; i < count; i++) {
-        bp_entry *r = ids[i] < bp_request_count(pool) ? &pool->entries[ids[i]] : NULL;
+    bp_entry *r = NULL;
+    const bp_stream *next = NULL;
+    size_t claimed = 0;
+    while (claimed < count && BP_LIKELY(fast) && BP_LIKELY(ids[claimed] < bp_request_count(pool))) {
         uint64_t word;
-        const bool claimed = r != NULL && claim_word(r, ids[i], &word);
-        if (claimed && i == 0)
-            first = r->live[0].stream;
-        if (claimed && is_simple(pool, r, word) && r->live[0].stream == first)
-            continue;
-        unclaim(pool, ids, i + claimed);
-        return release_all(pool, ids, count, stream, RELEASE);
+        r = &pool->entries[ids[claimed]];
+        if (!BP_LIKELY(claim_word(r, ids[claimed], &word)))
+            break;
+        first = claimed == 0 ? r->live[0].stream : first;
+        fast = BP_WORD_REFERENCES(word) == 1 && r->streams == 1 && r->live[0].point == BP_NO_POINT &&
+               r->live[0].stream == first && r->count > 0;
+        next = next_stream(pool, r);
+        record_first = record_first || (next != first && first != stream);
+        record_last = record_last || next != stream;
+        claimed++;
     }
-    return release_alike(pool, ids, count, first, stream);
+    if (!BP_LIKELY(claimed == count && fast))
+        return release_slowly(pool, ids, count, claimed, stream, RELEASE);
+    uint64_t first_point = 0, last_point = 0;
+    bool has_first = first != stream, has_last = true; /* a destroyed stream has no pending work */
+    bp_status status = record_first ? record_end(first, &first_point, &has_first) : BP_OK;
+    if (record_last && status == BP_OK)
+        status = record_end(stream, &last_point, &has_last);
+    if (status != BP_OK) {
+        unclaim(pool, ids, count);
+        return count_refused(pool, status);
+    }
+    if (record_first || record_last)
+        bp_count(&pool->entries[ids[0]].records, (record_first && has_first) + (record_last && has_last));
+    for (size_t i = 0; i < count; i++) {
+        if (count > 1) { /* one request is still in registers */
+            r = &pool->entries[ids[i]];
+            next = next_stream(pool, r);
+        }
+        bp_fence *fence = &pool->fences[r->fence];
+        uint32_t points = 0;
+        if (has_first)
+            fence->points[points++] = (bp_point){first, next == first ? BP_NO_POINT : first_point};
+        if (has_last)
+            fence->points[points++] = (bp_point){stream, next == stream ? BP_NO_POINT : last_point};
+        fence->count = points;
+        bp_count(&r->elided, (has_first && next == first) + (has_last && next == stream));
+        bp_count(&r->releases, 1);
+        release_place(pool, r);
+    }
+    return BP_OK;
 }
+
+/* Any number of requests, out of line. */
+BP_SLOW bp_status release_many(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
+{
+    return release(pool, ids, count, stream);
+}
+
+/* ---- calls ---------------------------------------------------------------------------------------------------------- */
 
 bp_status bp_pool_release(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
 {
     BP_TRY(bp_check_call(pool, ids, count, "bp_pool_release"));
     BP_TRY(bp_check_stream(pool, stream, "bp_pool_release"));
-    if (count == 0)
-        return BP_OK;
-    return count_refused(pool, BP_LIKELY(count == 1) ? release_one(pool, ids, stream)
-                                                     : release_many(pool, ids, count, stream));
+    if (BP_LIKELY(count == 1))
+        return release(pool, ids, 1, stream);
+    return count == 0 ? BP_OK : release_many(pool, ids, count, stream);
 }
 
 bp_status bp_pool_cancel(bp_pool *pool, const uint32_t *ids, size_t count)
 {
     BP_TRY(bp_check_call(pool, ids, count, "bp_pool_cancel"));
-    return count == 0 ? BP_OK : count_refused(pool, release_all(pool, ids, count, NULL, CANCEL));
+    return count == 0 ? BP_OK : release_slowly(pool, ids, count, 0, NULL, CANCEL);
 }
 
 bp_status bp_pool_use(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
@@ -483,7 +400,7 @@ bp_status bp_pool_use(bp_pool *pool, const uint32_t *ids, size_t count, bp_strea
     BP_TRY(bp_check_stream(pool, stream, "bp_pool_use"));
     releasing c;
     release_start(&c, pool, ids, count, stream, USE);
-    BP_TRY(count_refused(pool, claim_all(&c)));
+    BP_TRY(count_refused(pool, claim_all(&c, 0)));
     for (size_t i = 0; i < count; i++) {
         bp_live_touch(&pool->entries[ids[i]], stream, false);
         bp_note_event(pool, BP_EVENT_USE, ids[i], stream);

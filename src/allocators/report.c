@@ -10,6 +10,7 @@
 
 #include "allocators/capture.h"
 #include "allocators/engine.h"
+#include "allocators/residency.h"
 #include "core/text.h"
 
 /* ---- sentences --------------------------------------------------------------------------------------------------- */

@@ -13,6 +13,7 @@
 #include "allocators/engine.h"
 #include "allocators/observers.h"
 #include "allocators/report.h"
+#include "allocators/residency.h"
 #include "planner/plan.h"
 
 /* ---- dynamic requests -------------------------------------------------------------------------------------------- */
@@ -23,7 +24,7 @@ bp_status bp_dynamic_claim(bp_pool *pool, uint32_t id, bp_stream *stream, bool p
     void *address;
     bp_status status = bp_device_allocate(pool->device, r->bytes, stream, &address);
     if (status == BP_ERR_NO_DEVICE_MEMORY && patient) { /* pending frees may return memory */
-        BP_TRY(bp_stream_synchronize(pool->reaper));
+        BP_TRY(bp_stream_synchronize(pool->dynamic.reaper));
         status = bp_device_allocate(pool->device, r->bytes, stream, &address);
     }
     BP_TRY(status);
@@ -53,8 +54,8 @@ void bp_dynamic_free(bp_pool *pool, uint32_t id, bp_stream *stream)
     if (bp_device_free(pool->device, address, r->bytes, stream) == BP_OK)
         return;
     pthread_mutex_lock(&pool->binding); /* the device failed to free it: kept until the pool is destroyed */
-    if (pool->unfreed_count < BP_MOST_UNFREED)
-        pool->unfreed[pool->unfreed_count++] = (bp_unfreed){address, r->bytes};
+    if (pool->dynamic.unfreed_count < BP_MOST_UNFREED)
+        pool->dynamic.unfreed[pool->dynamic.unfreed_count++] = (bp_unfreed){address, r->bytes};
     pthread_mutex_unlock(&pool->binding);
     snprintf(text, sizeof text, "pool %.40s: the device could not free %llu bytes of dynamic memory", pool->info.name,
              (unsigned long long)r->bytes);
@@ -64,18 +65,19 @@ void bp_dynamic_free(bp_pool *pool, uint32_t id, bp_stream *stream)
 
 void bp_dynamic_finish(bp_pool *pool)
 {
-    if (pool->reaper == NULL)
+    if (pool->dynamic.reaper == NULL)
         return;
     uint32_t count = bp_request_count(pool);
     for (uint32_t id = 0; id < count; id++) {
         bp_entry *r = &pool->entries[id];
         void *address = bp_entry_address(r);
         if (r->kind == BP_KIND_DYNAMIC && address != NULL)
-            bp_device_free(pool->device, address, r->bytes, pool->reaper);
+            bp_device_free(pool->device, address, r->bytes, pool->dynamic.reaper);
     }
-    for (uint32_t i = 0; i < pool->unfreed_count; i++)
-        bp_device_free(pool->device, pool->unfreed[i].address, pool->unfreed[i].bytes, pool->reaper);
-    bp_stream_destroy(&pool->reaper);
+    for (uint32_t i = 0; i < pool->dynamic.unfreed_count; i++)
+        bp_device_free(pool->device, pool->dynamic.unfreed[i].address, pool->dynamic.unfreed[i].bytes,
+                       pool->dynamic.reaper);
+    bp_stream_destroy(&pool->dynamic.reaper);
 }
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
@@ -92,7 +94,7 @@ static bp_status fill_entry(bp_pool *pool, uint32_t id)
                        (unsigned long long)request->bytes);
     const bool only_place =
         request->placement == BP_PLACE_PERSISTENT ||
-        ((r->class_index == BP_NONE || pool->strict == BP_STRICT_ERROR) && pool->overflow_count == 0);
+        ((r->class_index == BP_NONE || pool->strict == BP_STRICT_ERROR) && pool->overflow.count == 0);
     bp_kind kind = only_place ? BP_KIND_DIRECT : BP_KIND_CHOSEN;
     if (request->bytes == 0)
         kind = BP_KIND_EMPTY;
@@ -108,8 +110,8 @@ static bp_status fill_entry(bp_pool *pool, uint32_t id)
         r->word = &pool->segments[r->home.first].word;
         bp_take_place(pool, id, r->home.first, r->home.count);
     }
-    if (kind == BP_KIND_DYNAMIC && pool->reaper == NULL)
-        BP_TRY(bp_stream_create(pool->device, "reaper", &pool->reaper));
+    if (kind == BP_KIND_DYNAMIC && pool->dynamic.reaper == NULL)
+        BP_TRY(bp_stream_create(pool->device, "reaper", &pool->dynamic.reaper));
     if (pool->annotations != NULL)
         bp_annotations_bind(pool, id);
     return BP_OK;
@@ -166,30 +168,30 @@ bp_status bp_bind_init(bp_bind *bind, size_t size)
 /* Finds memory for a persistent request in its slab. It is claimed after everything that can fail. */
 static bp_status find_persistent(bp_pool *pool, const bp_plan_request *request)
 {
-    uint64_t step = pool->info.alignment > 256 ? pool->info.alignment : 256, bytes, room = pool->persistent_bytes;
+    uint64_t step = pool->info.alignment > 256 ? pool->info.alignment : 256, bytes, room = pool->persistent.bytes;
     char text[BP_PLAN_REQUEST_BYTES];
     bp_plan_describe(request, text);
-    if (room > 0 && bp_residency_is_closed(pool, pool->persistent_slab))
+    if (room > 0 && bp_residency_is_closed(pool, pool->persistent.slab))
         return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot be bound: group persistent is offloaded",
                        pool->info.name, text);
     if (!bp_round_up_u64(request->bytes, step, &bytes))
         return bp_fail(BP_ERR_OVERFLOW, "%s: %llu bytes", text, (unsigned long long)request->bytes);
-    if (bytes > room - pool->persistent_used)
+    if (bytes > room - pool->persistent.used)
         return bp_fail(
             BP_ERR_NO_DEVICE_MEMORY,
             "pool %.40s: %s needs %llu bytes of persistent memory; %llu of %llu are used: make the pool with more "
             "persistent_bytes",
-            pool->info.name, text, (unsigned long long)bytes, (unsigned long long)pool->persistent_used,
+            pool->info.name, text, (unsigned long long)bytes, (unsigned long long)pool->persistent.used,
             (unsigned long long)room);
-    uint32_t s = pool->next_persistent;
-    pool->segments[s].address = pool->slabs.slabs[pool->persistent_slab].address + pool->persistent_used;
+    uint32_t s = pool->persistent.next;
+    pool->segments[s].address = pool->slabs.slabs[pool->persistent.slab].address + pool->persistent.used;
     pool->segments[s].bytes = bytes;
-    pool->places[s] = (bp_segment_place){.offset = pool->persistent_used,
-                                         .made_offset = pool->persistent_used,
+    pool->places[s] = (bp_segment_place){.offset = pool->persistent.used,
+                                         .made_offset = pool->persistent.used,
                                          .room = bytes,
-                                         .slab = pool->persistent_slab,
+                                         .slab = pool->persistent.slab,
                                          .class_index = BP_NONE};
-    return pool->guarded ? bp_guarded_add(pool, s) : BP_OK;
+    return pool->guard.wanted ? bp_guarded_add(pool, s) : BP_OK;
 }
 
 /* Called under the binding lock. */
@@ -216,10 +218,10 @@ static bp_status bind_locked(bp_pool *pool, const bp_bind *b, uint32_t *id)
     BP_TRY(requests_copy_names(pool, next));
     pool->entries[next] = (bp_entry){.class_index = BP_NONE};
     if (persistent)
-        pool->entries[next].home = (bp_range){pool->next_persistent, 1};
+        pool->entries[next].home = (bp_range){pool->persistent.next, 1};
     BP_TRY(fill_entry(pool, next));
     if (persistent)
-        pool->persistent_used += pool->places[pool->next_persistent++].room;
+        pool->persistent.used += pool->places[pool->persistent.next++].room;
     atomic_store_explicit(&pool->request_count, next + 1, memory_order_release);
     pool->info.request_count = next + 1;
     *id = next;
@@ -300,8 +302,8 @@ static bp_status survey_streams(bp_pool *pool, const bp_stream **only)
         const bp_range copies = bp_copies_of(pool, r);
         for (uint32_t i = 0; i < copies.count; i++)
             survey_segment(&only[pool->copies[copies.first + i]], r->only, several);
-        for (uint32_t i = 0; i < pool->overflow_count; i++)
-            survey_segment(&only[pool->overflow_first + i], r->only, several);
+        for (uint32_t i = 0; i < pool->overflow.count; i++)
+            survey_segment(&only[pool->overflow.first + i], r->only, several);
     }
     for (uint32_t s = 0; s < pool->segment_capacity; s++) {
         const bp_stream *before = atomic_load_explicit(&pool->segments[s].only, memory_order_relaxed);

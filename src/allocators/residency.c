@@ -1,5 +1,5 @@
 /* Residency of a pool's slabs for requests and graphs: refuses, closes and reopens the memory of a release group. */
-#include "allocators/pool.h"
+#include "allocators/residency.h"
 
 #include <bucketpool/core/fail.h>
 
@@ -9,38 +9,48 @@
 
 static const uint64_t OFFLOADED_WORD = (uint64_t)BP_HELD_BY_OFFLOAD + 1;
 
+bp_device *bp_pool_device(const bp_pool *pool)
+{
+    return pool->device;
+}
+
+bp_slabs *bp_pool_slabs(bp_pool *pool)
+{
+    return &pool->slabs;
+}
+
 bp_status bp_residency_join(bp_pool *pool, void *user, void (*gone)(void *user))
 {
     BP_TRY(bp_capture_refuse_any(pool, "bp_offload_create"));
-    if (pool->residency.user != NULL)
+    if (pool->residents.user != NULL)
         return bp_fail(BP_ERR_SCHEDULE, "pool %.40s has an offload already", pool->info.name);
-    if (pool->guarded)
+    if (pool->guard.wanted)
         return bp_fail(BP_ERR_UNSUPPORTED, "pool %.40s is in guard mode: its memory cannot be offloaded",
                        pool->info.name);
     if (pool->device->traits.no_memory)
         return bp_fail(BP_ERR_UNSUPPORTED, "pool %.40s cannot be offloaded: device %s has no memory", pool->info.name,
                        bp_device_name(pool->device));
-    pool->residency.user = user;
-    pool->residency.gone = gone;
+    pool->residents.user = user;
+    pool->residents.gone = gone;
     return BP_OK;
 }
 
 void bp_residency_leave(bp_pool *pool)
 {
-    pool->residency.user = NULL;
-    pool->residency.gone = NULL;
+    pool->residents.user = NULL;
+    pool->residents.gone = NULL;
 }
 
 void bp_residency_pool_gone(bp_pool *pool)
 {
-    if (pool->residency.gone != NULL)
-        pool->residency.gone(pool->residency.user);
+    if (pool->residents.gone != NULL)
+        pool->residents.gone(pool->residents.user);
     bp_residency_leave(pool);
 }
 
 bool bp_residency_is_closed(const bp_pool *pool, uint32_t slab)
 {
-    return atomic_load_explicit(&pool->residency.closed[slab], memory_order_relaxed);
+    return atomic_load_explicit(&pool->residents.closed[slab], memory_order_relaxed);
 }
 
 /* Reads only fields that do not change while another call works on the request. */
@@ -62,8 +72,8 @@ bool bp_home_is_closed(const bp_pool *pool, uint32_t id)
 static uint32_t next_segment(const bp_pool *pool, const bool *chosen, uint32_t s)
 {
     while (s < pool->segment_capacity) {
-        if (s >= pool->next_persistent && s < pool->overflow_first)
-            s = pool->overflow_first;
+        if (s >= pool->persistent.next && s < pool->overflow.first)
+            s = pool->overflow.first;
         else if (chosen[pool->places[s].slab])
             return s;
         else
@@ -140,7 +150,7 @@ static void note_closed(bp_pool *pool, const bool *chosen, bool closed)
 {
     for (size_t i = 0; i < pool->slabs.count; i++) {
         if (chosen[i])
-            atomic_store_explicit(&pool->residency.closed[i], closed, memory_order_relaxed);
+            atomic_store_explicit(&pool->residents.closed[i], closed, memory_order_relaxed);
     }
 }
 
@@ -190,7 +200,7 @@ static bool has_collectives(const bp_capture *capture, const bool *chosen)
 
 bp_status bp_residency_check_graphs(const bp_pool *pool, const bool *chosen, const char *group)
 {
-    for (const bp_capture *c = pool->captures; c != NULL; c = c->next) {
+    for (const bp_capture *c = pool->capture.all; c != NULL; c = c->next) {
         if (!c->is_void && has_collectives(c, chosen))
             return bp_fail(
                 BP_ERR_CAPTURE,
@@ -203,7 +213,7 @@ bp_status bp_residency_check_graphs(const bp_pool *pool, const bool *chosen, con
 
 void bp_residency_void_graphs(bp_pool *pool, const bool *chosen)
 {
-    for (bp_capture *c = pool->captures; c != NULL; c = c->next) {
+    for (bp_capture *c = pool->capture.all; c != NULL; c = c->next) {
         if (has_collectives(c, chosen))
             atomic_store_explicit(&c->is_void, true, memory_order_relaxed);
     }

@@ -10,6 +10,7 @@
 
 /* On the path of every acquire and release, where a function call costs as much as its body. */
 #define BP_HOT static inline __attribute__((always_inline))
+#define BP_SLOW static __attribute__((noinline)) /* beside that path */
 #define BP_LIKELY(condition) __builtin_expect(condition, 1)
 
 #define BP_LINE 64 /* bytes of a cache line */

@@ -231,10 +231,8 @@ class Models(InFolder):
         copy = self.path("bin/bucketpool")
         shutil.copy(PROGRAM, copy)
         shutil.copytree(MODEL, self.path("share/bucketpool/models/Shared-8B"))
-        libraries = os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "src")
-        folders = sorted({os.path.join(libraries, *([] if name == "." else [name]))
-                          for name in (".", *os.listdir(libraries))})
-        known = {**os.environ, "LD_LIBRARY_PATH": ":".join(f for f in folders if os.path.isdir(f))}
+        build = os.path.dirname(os.path.dirname(PROGRAM))
+        known = {**os.environ, "LD_LIBRARY_PATH": ":".join(os.path.join(build, part) for part in ("src", "clients/logprob"))}
         result = subprocess.run([copy, "plan", "Shared-8B"], capture_output=True, text=True, env=known, timeout=600)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         self.assertTrue(result.stdout.startswith("Shared-8B: 8.030 B"))

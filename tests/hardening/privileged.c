@@ -45,7 +45,7 @@ static void show_pool(const bp_plan *plan)
     check(bp_device_create_host(NULL, &device));
     check(bp_pool_create(device, plan, NULL, &pool));
     printf("guard %d\n", bp_pool_get_info(pool)->guarded);
-    printf("check %d\n", pool->capture_check == BP_CAPTURE_CHECK_ALWAYS);
+    printf("check %d\n", pool->capture.check == BP_CAPTURE_CHECK_ALWAYS);
     printf("annotated %d\n", bp_pool_get_info(pool)->annotated);
     bp_pool_destroy(&pool);
     bp_device_destroy(&device);

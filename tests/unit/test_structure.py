@@ -169,7 +169,7 @@ class Structure(unittest.TestCase):
         for path in [*sources("src"), *sources("clients/logprob/src")]:
             with open(path, encoding="utf-8") as file:
                 text = file.read() if path.endswith(".c") else ""
-            for name in re.findall(r"^(?:static|BP_HOT)\b[^;={}()]*?\b([a-z_0-9]+)\([^;{]*\)\s*\n\{", text,
+            for name in re.findall(r"^(?:static|BP_HOT|BP_SLOW)\b[^;={}()]*?\b([a-z_0-9]+)\([^;{]*\)\s*\n\{", text,
                                    re.MULTILINE):
                 files.setdefault(name, set()).add(os.path.relpath(path, ROOT))
         self.assertGreater(len(files), 1000)

@@ -104,7 +104,7 @@ bp_status bp_backing_memory_create(bp_offload *offload, const bp_group *group, b
         return bp_fail_memory(size);
     made->count = group->slab_count;
     for (size_t i = 0; i < made->count; i++) {
-        made->pieces[i].bytes = offload->pool->slabs.slabs[group->slabs[i]].bytes;
+        made->pieces[i].bytes = bp_pool_slabs(offload->pool)->slabs[group->slabs[i]].bytes;
         made->bytes += made->pieces[i].bytes;
     }
     bool staged = source->backing == BP_BACKING_STAGED;
@@ -203,7 +203,7 @@ bp_status bp_job_create(bp_offload *offload, bp_group *group, bool out, const bp
     pthread_mutex_unlock(&offload->lock);
     made->count = group->slab_count;
     for (size_t i = 0; i < made->count; i++) {
-        const bp_slab *slab = &offload->pool->slabs.slabs[group->slabs[i]];
+        const bp_slab *slab = &bp_pool_slabs(offload->pool)->slabs[group->slabs[i]];
         made->pieces[i] = (job_piece){.device = slab->address, .bytes = slab->bytes};
         const bp_kept *kept = memory != NULL ? &memory->pieces[i] : NULL;
         if (kept == NULL || (!out && kept->kept == 0))

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "allocators/capture.h"
-#include "allocators/pool.h"
 #include "devices/pinned/pinned.h"
 
 #define CHUNK_BYTES (UINT64_C(32) << 20)
@@ -42,7 +41,7 @@ void bp_group_set(bp_offload *offload, bp_group *group, bp_residency residency)
     const bool offloaded = residency == BP_OFFLOADED || residency == BP_RESTORING;
     uint64_t resident = 0, unreturned = 0;
     for (uint32_t i = 0; offload->pool != NULL && i < group->slab_count; i++) {
-        const bp_slab *slab = &offload->pool->slabs.slabs[group->slabs[i]];
+        const bp_slab *slab = &bp_pool_slabs(offload->pool)->slabs[group->slabs[i]];
         resident += slab->mapped ? slab->bytes : 0;
         unreturned += slab->committed && !slab->mapped ? slab->bytes : 0;
     }
@@ -67,29 +66,29 @@ bp_status bp_group_fail_residency(const bp_offload *offload, const bp_group *gro
 /* Collects the pool's release groups. */
 static bp_status list_groups(bp_offload *offload)
 {
-    const bp_pool *pool = offload->pool;
-    const size_t slabs = pool->slabs.count;
+    const bp_pool_info *info = bp_pool_get_info(offload->pool);
+    const size_t slabs = info->slab_count;
     BP_TRY(bp_new_array(slabs, sizeof *offload->groups, (void **)&offload->groups));
     for (uint32_t slab = 0; slab < slabs; slab++) {
-        bp_group *group = find_group(offload, pool->slab_infos[slab].group);
+        bp_group *group = find_group(offload, info->slabs[slab].group);
         if (group == NULL) {
             group = &offload->groups[offload->group_count++];
             *group = (bp_group){.residency = BP_RESIDENT};
-            BP_TRY(bp_strings_add(&offload->strings, pool->slab_infos[slab].group, &group->name));
+            BP_TRY(bp_strings_add(&offload->strings, info->slabs[slab].group, &group->name));
             BP_TRY(bp_new_array(slabs, sizeof *group->chosen, (void **)&group->chosen));
             BP_TRY(bp_new_array(slabs, sizeof *group->slabs, (void **)&group->slabs));
         }
         uint32_t roles = 0; /* roles of planned requests, whose bytes are undefined between live ranges */
-        for (uint32_t i = 0; i < pool->planned_count; i++) {
-            const bp_plan_request *r = &pool->requests[i];
+        for (uint32_t i = 0; i < info->request_count; i++) {
+            const bp_plan_request *r = &info->requests[i];
             if (r->placement == BP_PLACE_PLANNED && r->slab == slab)
                 roles |= BP_ROLE_BIT(r->role) & ~BP_ROLES_STATE;
         }
         group->chosen[slab] = true;
         group->slabs[group->slab_count++] = slab;
-        group->bytes += pool->slabs.slabs[slab].bytes;
+        group->bytes += info->slabs[slab].bytes;
         group->joint |= (roles & (roles - 1)) != 0;
-        group->lost |= bp_residency_is_closed(pool, slab);
+        group->lost |= bp_residency_is_closed(offload->pool, slab);
     }
     for (size_t i = 0; i < offload->group_count; i++)
         bp_group_set(offload, &offload->groups[i], offload->groups[i].lost ? BP_OFFLOADED : BP_RESIDENT);
@@ -262,7 +261,8 @@ bp_status bp_offload_create(bp_pool *pool, const bp_offload_config *config, bp_o
     void *memory;
     if (pool == NULL || offload == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_create: the pool or the output is NULL");
-    BP_TRY(bp_device_check(pool->device, "bp_offload_create"));
+    bp_device *device = bp_pool_device(pool);
+    BP_TRY(bp_device_check(device, "bp_offload_create"));
     BP_TRY(bp_struct_read("bp_offload_create", config, true, &own, sizeof own));
     if ((unsigned)own.backing > BP_BACKING_STAGED)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_create: unknown backing %d", (int)own.backing);
@@ -270,8 +270,9 @@ bp_status bp_offload_create(bp_pool *pool, const bp_offload_config *config, bp_o
     if (!bp_round_up_u64(wanted, (uint64_t)sysconf(_SC_PAGESIZE), &chunk))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_offload_create: chunk_bytes %llu exceeds the address space",
                        (unsigned long long)wanted);
-    for (size_t i = 0; i < pool->slabs.count; i++) /* a chunk never exceeds the largest slab */
-        largest = pool->slabs.slabs[i].bytes > largest ? pool->slabs.slabs[i].bytes : largest;
+    const bp_pool_info *info = bp_pool_get_info(pool);
+    for (size_t i = 0; i < info->slab_count; i++) /* a chunk never exceeds the largest slab */
+        largest = info->slabs[i].bytes > largest ? info->slabs[i].bytes : largest;
 
     BP_TRY(bp_new_array(1, sizeof(bp_offload), &memory));
     bp_offload *made = memory;
@@ -283,9 +284,9 @@ bp_status bp_offload_create(bp_pool *pool, const bp_offload_config *config, bp_o
     atomic_init(&made->references, 1);
     pthread_mutex_init(&made->lock, NULL); /* cannot fail for a plain mutex */
     made->pool = pool;
-    made->device = pool->device;
-    made->process = pool->device->process;
-    bp_device_retain(pool->device);
+    made->device = device;
+    made->process = device->process;
+    bp_device_retain(device);
     made->source.backing = own.backing;
     made->source.chunk_bytes = largest > 0 ? bp_least_u64(chunk, largest) : chunk;
     made->progress = own.progress;
@@ -309,7 +310,7 @@ bp_status bp_offload_check(const bp_offload *offload, const char *function)
 
 bp_status bp_offload_agree(const bp_offload *offload, bp_status so_far)
 {
-    bp_status agreed = bp_slabs_agree(&offload->pool->slabs, so_far);
+    bp_status agreed = bp_slabs_agree(bp_pool_slabs(offload->pool), so_far);
     return so_far != BP_OK && agreed == BP_OK ? so_far : agreed;
 }
 

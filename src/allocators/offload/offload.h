@@ -8,7 +8,8 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-#include "allocators/pool.h"
+#include "allocators/residency.h"
+#include "core/memory.h"
 #include "devices/device.h"
 
 /* Streams of copies: for each direction one for copies alone, and a helper for host functions, so that no copy waits for an unrelated

@@ -2,7 +2,6 @@
  * addresses, copy back the bytes that were kept. */
 #include "allocators/capture.h"
 #include "allocators/offload/offload.h"
-#include "allocators/pool.h"
 
 #define FLAGS (BP_OFFLOAD_KEEP | BP_OFFLOAD_DISCARD | BP_OFFLOAD_RECAPTURE)
 
@@ -107,11 +106,11 @@ bp_status bp_offload_finish(bp_offload *offload, const char *group)
     if (status == BP_OK && found->recapture) /* windows end first, and are made anew even if the memory then stays */
         bp_residency_void_graphs(offload->pool, found->chosen);
     if (status == BP_OK)
-        status = bp_slabs_unload(&offload->pool->slabs, found->chosen);
+        status = bp_slabs_unload(bp_pool_slabs(offload->pool), found->chosen);
 
     bool absent = false;
     for (uint32_t i = 0; i < found->slab_count; i++)
-        absent |= offload->pool->slabs.slabs[found->slabs[i]].absent;
+        absent |= bp_pool_slabs(offload->pool)->slabs[found->slabs[i]].absent;
     if (!absent) {
         bp_backing_memory_forget(found->memory);
         bp_residency_open(offload->pool, found->chosen);
@@ -160,7 +159,8 @@ bp_status bp_restore_begin(bp_offload *offload, const char *group, bp_restore fi
     found->fill = fill;
     bp_job *job = NULL;
     status = bp_job_create(offload, found, false, found->memory, &job);
-    status = status == BP_OK ? bp_slabs_load(&offload->pool->slabs, found->chosen) : bp_offload_agree(offload, status);
+    status = status == BP_OK ? bp_slabs_load(bp_pool_slabs(offload->pool), found->chosen)
+                             : bp_offload_agree(offload, status);
     if (status == BP_OK) /* all ranks have their memory: bp_restore_finish repeats what fails from here on */
         (void)start_back(found, job);
     else if (job != NULL)

@@ -88,7 +88,7 @@ static const bp_slab_callbacks callbacks = {.attach = gain, .detach = recording_
 static bp_status profiled_init(bp_profiled *profiled, uint64_t entries)
 {
     bp_pool *pool = profiled->pool;
-    if (pool->profiled)
+    if (pool->recording.profiled)
         return bp_fail(BP_ERR_SCHEDULE, "pool %.40s has a profile already; destroy that one first", pool->info.name);
     void *memory;
     BP_TRY(bp_new_array(pool->slabs.count, sizeof *profiled->resident, &memory));
@@ -103,7 +103,7 @@ static bp_status profiled_init(bp_profiled *profiled, uint64_t entries)
     profiled->end = memory;
     BP_TRY(bp_recorder_create((size_t)entries, true, &profiled->recorder));
     BP_TRY(bp_pool_attach(pool, &callbacks, profiled));
-    profiled->attached = pool->profiled = true;
+    profiled->attached = pool->recording.profiled = true;
     return BP_OK;
 }
 
@@ -419,7 +419,7 @@ static void profile_destroy(bp_profile *profile)
         if (p->pool != NULL && p->attached) {
             /* cannot fail here: captures and seals restrict only other kinds of observers */
             (void)bp_slabs_detach(&p->pool->slabs, &callbacks, p);
-            p->pool->profiled = false;
+            p->pool->recording.profiled = false;
         }
         bp_recorder_destroy(&p->recorder);
         free(p->resident);
