@@ -5,7 +5,7 @@ usage: python3 scripts/abi.py PREFIX FOLDER       the last release tag with this
 FOLDER is for the builds of tags, kept for next time.
 
 Compatible: new functions, new values of enumerations, new fields at the end of structs that carry their size or that only the library makes
-(bp_..._info). Everything else fails as long as both versions are of one series: the major version, before 1.0 major.minor. A release candidate
+(bp_..._info), unless they are the elements of an array, whose older readers would look for the second one too early. Everything else fails as long as both versions are of one series: the major version, before 1.0 major.minor. A release candidate
 (v1.0.0-rc1) comes before its release, and what it had may change.
 
 Exit code 77: nothing to compare with (no abidiff, no release, another series), or a change that the series or a candidate allows."""
@@ -80,12 +80,14 @@ def install(tag, folder):
 
 def growing_structs(prefix):
     """Names of the structs that may get fields at their end."""
-    names = set()
+    names, elements = set(), set()
     for header in glob.glob(os.path.join(prefix, "include", "**", "*.h"), recursive=True):
         with open(header, encoding="utf-8") as file:
             text = re.sub(r"/\*.*?\*/", "", file.read(), flags=re.DOTALL)
         names |= set(re.findall(r"typedef struct (\w+) \{\s*size_t size;", text)) | set(re.findall(r"typedef struct (\w+_info) \{", text))
-    return names
+        for fields in re.findall(r"^typedef struct \w+ \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL):
+            elements |= {name for found in re.findall(r"_count;\s+(?:const )?(bp_\w+) \*\w+;|^ +(?:const )?(bp_\w+) \w+\[\w+\];", fields, re.MULTILINE) for name in found}
+    return names - elements
 
 
 def is_growth(block, growing):

@@ -32,7 +32,7 @@ REACHES = (
     ("tests/cli/", "cli"), ("tests/comms/", "comms"), ("tests/contract/", "contract"), ("tests/cuda/", "cuda"), ("tests/examples/", "examples"),
     ("tests/fakes/", "cuda comms"), ("tests/fuzz/", "fuzz"), ("tests/mpi/", "mpi"),
     ("tests/offload/", "contract"), ("tests/packing/", "packing"), ("tests/planner/", "planner"), ("tests/pinned/", "unit"),
-    ("tests/profile/", "unit"), ("tests/properties/", "properties"), ("tests/support/", "unit contract"), ("tests/unit/", "unit"), ("tests/soak/", ""), ("tests/steps/", "steps"), ("tests/hardening/", "unit"),
+    ("tests/profile/", "unit"), ("tests/properties/", "properties"), ("tests/support/", "unit contract"), ("tests/abi/", "unit"), ("tests/unit/", "unit"), ("tests/soak/", ""), ("tests/steps/", "steps"), ("tests/hardening/", "unit"),
     ("tests/data/architectures/", "planner"), ("tests/data/packing/", "packing"),
     ("docs/", "cli"), ("README.md", "cli"), ("CONTRIBUTING.md", "cli"), ("bench/", ""), ("scripts/", "unit"), ("tests/scripts/", "unit"), ("tests/gpu/", "cuda"),
     (".github/", "unit"), ("packaging/", "unit"),

@@ -51,8 +51,8 @@
  * - Versions. A struct that the caller fills begins with `size`, which is its sizeof. bp_x_init sets all fields to
  *   their defaults. New fields are only added at the end, where no padding was. A library uses its defaults for
  *   fields that an older caller lacks. It accepts the longer struct of a newer caller if the unknown bytes are 0, and
- *   returns BP_ERR_UNSUPPORTED otherwise. Structs that are elements of arrays never grow: new values are in a new
- *   array.
+ *   returns BP_ERR_UNSUPPORTED otherwise. Structs that are elements of arrays have no size and never grow: new values
+ *   are in a new array. Arrays of structs that may grow are arrays of pointers.
  * - Units. Sizes and offsets are bytes and times are nanoseconds, unless a name says otherwise. The id of a request
  *   is its index in the plan, in all headers.
  * - Threads and captures. Each header says which calls may run at the same time, on which thread a callback runs, and

@@ -159,11 +159,11 @@ typedef struct bp_model_info {
     size_t unit_count;
     const bp_unit *units;
     size_t parameter_count;
-    const bp_parameter *parameters; /**< `copies` is 1 or more */
+    const bp_parameter *const *parameters; /**< `copies` is 1 or more */
     size_t given_bucket_count;
-    const bp_given_bucket *given_buckets;
+    const bp_given_bucket *const *given_buckets;
     size_t event_count;
-    const bp_model_event *events; /**< of the recorded schedule */
+    const bp_model_event *const *events; /**< of the recorded schedule */
     size_t order_count;
     const uint32_t *order; /**< units in forward order, as set or by default */
     size_t note_count;

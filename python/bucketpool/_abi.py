@@ -154,11 +154,11 @@ class bp_unit(Structure):
 
 class bp_model_info(Structure):
     _fields_ = [("name", c_char_p), ("unit_count", c_size_t), ("units", POINTER(bp_unit)),
-                ("parameter_count", c_size_t), ("parameters", POINTER(bp_parameter)), ("given_bucket_count", c_size_t),
-                ("given_buckets", POINTER(bp_given_bucket)), ("event_count", c_size_t),
-                ("events", POINTER(bp_model_event)), ("order_count", c_size_t), ("order", POINTER(c_uint32)),
-                ("note_count", c_size_t), ("notes", POINTER(c_char_p)), ("numel", c_uint64),
-                ("prediction_numel", c_uint64), ("published", c_uint32)]
+                ("parameter_count", c_size_t), ("parameters", POINTER(POINTER(bp_parameter))),
+                ("given_bucket_count", c_size_t), ("given_buckets", POINTER(POINTER(bp_given_bucket))),
+                ("event_count", c_size_t), ("events", POINTER(POINTER(bp_model_event))), ("order_count", c_size_t),
+                ("order", POINTER(c_uint32)), ("note_count", c_size_t), ("notes", POINTER(c_char_p)),
+                ("numel", c_uint64), ("prediction_numel", c_uint64), ("published", c_uint32)]
 
 
 class bp_buckets_config(Sized):

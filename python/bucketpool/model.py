@@ -278,7 +278,7 @@ class Model(Owner[ModelHandle]):
         """The parameters in the order of add_parameter."""
         handle = self.handle
         info = core().bp_model_get_info(handle).contents
-        return [_parameter(parameter) for parameter in info.parameters[:info.parameter_count]]
+        return [_parameter(parameter.contents) for parameter in info.parameters[:info.parameter_count]]
 
     @property
     def buckets(self) -> List[GivenBucket]:
@@ -288,7 +288,7 @@ class Model(Owner[ModelHandle]):
         return [
             GivenBucket(None if b.name is None else decoded(b.name), _of_unit(b.unit), dtype_name(b.dtype), b.numel,
                         b.padded_numel, bool(b.expert), bool(b.frozen), tuple(role_names(b.roles)))
-            for b in info.given_buckets[:info.given_bucket_count]
+            for b in (each.contents for each in info.given_buckets[:info.given_bucket_count])
         ]
 
     @property
@@ -298,7 +298,7 @@ class Model(Owner[ModelHandle]):
         info = core().bp_model_get_info(handle).contents
         return [
             Event(bool(e.acquire), e.unit, role_name(e.role), None if e.bucket < 0 else e.bucket,
-                  None if e.lane == _abi.BP_MODEL_EVENT_NO_LANE else e.lane) for e in info.events[:info.event_count]
+                  None if e.lane == _abi.BP_MODEL_EVENT_NO_LANE else e.lane) for e in (each.contents for each in info.events[:info.event_count])
         ]
 
     @property

@@ -103,7 +103,7 @@ static bool check_model(const char *path, unsigned long long tensors, unsigned l
     lines l = {0};
     uint64_t sum = 0;
     for (size_t i = 0; i < bp_model_get_info(model)->parameter_count; i++) {
-        bp_parameter p = bp_model_get_info(model)->parameters[i];
+        bp_parameter p = *bp_model_get_info(model)->parameters[i];
         sum += expand(&p, &l);
     }
     digest_lines(&l, computed);

@@ -125,7 +125,7 @@ void record_randomly(bp_model *model, bool by_bucket)
     for (int32_t u = 0; u < (int32_t)bp_model_get_info(model)->unit_count; u++) {
         int32_t ordinal = 0;
         for (size_t b = 0; b < bp_model_get_info(model)->given_bucket_count; b++) {
-            bp_given_bucket bucket = bp_model_get_info(model)->given_buckets[b];
+            bp_given_bucket bucket = *bp_model_get_info(model)->given_buckets[b];
             if (bucket.unit != u || (!by_bucket && ordinal > 0))
                 continue;
             unit_of[requests] = u;

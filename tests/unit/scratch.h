@@ -125,7 +125,7 @@ static inline void check_ok(bp_status status, const char *file, int line)
 
 static inline bp_parameter parameter_at(const bp_model *model, size_t index)
 {
-    bp_parameter parameter = bp_model_get_info(model)->parameters[index];
+    bp_parameter parameter = *bp_model_get_info(model)->parameters[index];
     return parameter;
 }
 

@@ -55,7 +55,7 @@ static void test_model_info(void **state)
         assert_string_equal(info->units[u].name, name);
         assert_string_equal(info->notes[u], name);
         assert_int_equal(info->units[u].parent, u % 2 == 0 ? BP_OUTSIDE : (int32_t)u - 1);
-        assert_true(info->given_buckets[u].numel == u + 1 && info->given_buckets[u].size == sizeof bucket);
+        assert_true(info->given_buckets[u]->numel == u + 1 && info->given_buckets[u]->size == sizeof bucket);
         assert_true(info->events[u].unit == (int32_t)u && info->events[u].lane == 2);
         assert_true(info->order_count == u / 2 + 1 && info->order[u / 2] == u / 2 * 2);
     }
@@ -125,7 +125,7 @@ static void test_inputs_of_other_sizes(void **state)
     memset(theirs.bytes + offsetof(bp_parameter, copies), 0x55,
            sizeof theirs.bytes - offsetof(bp_parameter, copies)); /* the older caller lacks these fields */
     assert_ok(bp_model_add_parameter(model, &theirs.parameter));
-    const bp_parameter *added = &bp_model_get_info(model)->parameters[1];
+    const bp_parameter *added = bp_model_get_info(model)->parameters[1];
     assert_true(added->size == sizeof *added && added->copies == 1 && added->tp_dim == -1 && added->tp_parts == 0 &&
                 added->expert_dim == -1);
     memset(&theirs, 0, sizeof theirs);
@@ -134,7 +134,7 @@ static void test_inputs_of_other_sizes(void **state)
     theirs.parameter.name = "new";
     theirs.parameter.dtype = BP_DTYPE_BF16;
     assert_ok(bp_model_add_parameter(model, &theirs.parameter));
-    assert_int_equal(bp_model_get_info(model)->parameters[2].size, sizeof(bp_parameter));
+    assert_int_equal(bp_model_get_info(model)->parameters[2]->size, sizeof(bp_parameter));
     theirs.bytes[sizeof theirs.bytes - 1] = 1;
     assert_int_equal(bp_model_add_parameter(model, &theirs.parameter), BP_ERR_UNSUPPORTED);
 
@@ -143,7 +143,7 @@ static void test_inputs_of_other_sizes(void **state)
         (bp_given_bucket){.size = offsetof(bp_given_bucket, padded_numel), .dtype = BP_DTYPE_BF16, .numel = 4};
     memset(theirs.bytes + theirs.bucket.size, 0x55, sizeof theirs.bytes - theirs.bucket.size);
     assert_ok(bp_model_add_bucket(model, &theirs.bucket));
-    const bp_given_bucket *bucket = &bp_model_get_info(model)->given_buckets[0];
+    const bp_given_bucket *bucket = bp_model_get_info(model)->given_buckets[0];
     assert_true(bucket->numel == 4 && bucket->padded_numel == 0 && bucket->roles == 0 && bucket->frozen == 0);
 
     theirs.event = (bp_model_event){.size = offsetof(bp_model_event, bucket), .acquire = 1};

@@ -231,7 +231,7 @@ static void assert_same_models(const bp_model *a, const bp_model *b)
     }
     assert_int_equal(bp_model_get_info(a)->given_bucket_count, bp_model_get_info(b)->given_bucket_count);
     for (size_t i = 0; i < bp_model_get_info(a)->given_bucket_count; i++) {
-        bp_given_bucket p = bp_model_get_info(a)->given_buckets[i], q = bp_model_get_info(b)->given_buckets[i];
+        bp_given_bucket p = *bp_model_get_info(a)->given_buckets[i], q = *bp_model_get_info(b)->given_buckets[i];
         assert_true((p.name == NULL) == (q.name == NULL) && (p.name == NULL || strcmp(p.name, q.name) == 0));
         assert_true(p.unit == q.unit && p.dtype == q.dtype && p.numel == q.numel && p.padded_numel == q.padded_numel);
         assert_true(p.expert == q.expert && p.frozen == q.frozen && p.roles == q.roles);
@@ -241,7 +241,7 @@ static void assert_same_models(const bp_model *a, const bp_model *b)
         assert_int_equal(bp_model_get_info(a)->order[i], bp_model_get_info(b)->order[i]);
     assert_int_equal(bp_model_get_info(a)->event_count, bp_model_get_info(b)->event_count);
     for (size_t i = 0; i < bp_model_get_info(a)->event_count; i++) {
-        bp_model_event p = bp_model_get_info(a)->events[i], q = bp_model_get_info(b)->events[i];
+        bp_model_event p = *bp_model_get_info(a)->events[i], q = *bp_model_get_info(b)->events[i];
         assert_true(p.acquire == q.acquire && p.unit == q.unit && p.bucket == q.bucket && p.role == q.role &&
                     p.lane == q.lane);
     }

@@ -110,7 +110,7 @@ static bp_status analysis_note(const plan_options *options, const analysis *a, b
 static void choose_rules(const plan_options *options, const bp_model *model, analysis *a)
 {
     for (size_t i = 0; i < bp_model_get_info(model)->parameter_count; i++)
-        a->separate_experts |= (bp_model_get_info(model)->parameters[i].flags & BP_PARAMETER_EXPERT_COPIES) != 0;
+        a->separate_experts |= (bp_model_get_info(model)->parameters[i]->flags & BP_PARAMETER_EXPERT_COPIES) != 0;
     bool gives = bp_model_get_info(model)->given_bucket_count > 0 && bp_model_get_info(model)->parameter_count == 0;
     a->bucketing = options->bucketing != 0 ? options->bucketing : gives ? BP_BUCKETING_GIVEN : BP_BUCKETING_MEGATRON;
     bool stacks = a->bucketing == BP_BUCKETING_FSDP2 && bp_model_get_info(model)->published;

@@ -38,7 +38,7 @@ static bool pads_experts(const bp_model_info *model, uint32_t shards, bool *shar
     bool pads = false;
     *shard1 = true;
     for (size_t i = 0; i < model->parameter_count; i++) {
-        const bp_parameter *p = &model->parameters[i];
+        const bp_parameter *p = model->parameters[i];
         if (p->expert_dim != 0 || p->dims < 2)
             continue;
         pads = pads || p->shape[0] % shards != 0;

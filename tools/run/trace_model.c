@@ -134,7 +134,7 @@ static bp_status add_events(const tracing *t, const program *p, const bp_model *
     bp_status status = add_held(t, p, 1);
     const bp_model_info *info = bp_model_get_info(recorded);
     for (size_t i = 0; status == BP_OK && i < info->event_count; i++)
-        status = add_event(t, info->events[i]);
+        status = add_event(t, *info->events[i]);
     return status == BP_OK ? add_held(t, p, 0) : status;
 }
 

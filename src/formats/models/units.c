@@ -435,7 +435,7 @@ static void end_item(units_writer *w, unit_items *items, size_t index)
 
 static bp_status write_parameter(units_writer *w, size_t index)
 {
-    const bp_parameter *p = &w->model->parameters[index];
+    const bp_parameter *p = w->model->parameters[index];
     bp_json_writer *json = &w->json;
     BP_TRY(check_name("parameter", p->name));
     bp_json_add_object(json, NULL);
@@ -463,7 +463,7 @@ static bp_status write_parameter(units_writer *w, size_t index)
 
 static bp_status write_bucket(units_writer *w, size_t index)
 {
-    const bp_given_bucket *b = &w->model->given_buckets[index];
+    const bp_given_bucket *b = w->model->given_buckets[index];
     bp_json_writer *json = &w->json;
     bp_json_add_object(json, NULL);
     if (b->name != NULL) {
@@ -558,7 +558,7 @@ static void write_schedule(units_writer *w)
     if (w->model->event_count > 0)
         bp_json_add_list(json, "schedule");
     for (size_t i = 0; i < w->model->event_count; i++) {
-        const bp_model_event *e = &w->model->events[i];
+        const bp_model_event *e = w->model->events[i];
         bp_json_add_object(json, NULL);
         bp_json_add_text(json, e->acquire ? "acquire" : "release", w->model->units[e->unit].name);
         add_role(w, "role", e->role);
@@ -599,11 +599,11 @@ static bp_status write_document(units_writer *w)
     BP_TRY(init_items(&w->parameters, outside, model->parameter_count));
     BP_TRY(init_items(&w->buckets, outside, model->given_bucket_count));
     for (size_t i = model->parameter_count; i-- > 0;) {
-        int32_t unit = model->parameters[i].unit;
+        int32_t unit = model->parameters[i]->unit;
         prepend(&w->parameters, i, unit != BP_OUTSIDE ? (size_t)unit : outside);
     }
     for (size_t i = model->given_bucket_count; i-- > 0;) {
-        int32_t unit = model->given_buckets[i].unit;
+        int32_t unit = model->given_buckets[i]->unit;
         prepend(&w->buckets, i, unit != BP_OUTSIDE ? (size_t)unit : outside);
     }
     BP_TRY(check_name("model", model->name));

@@ -21,7 +21,7 @@ static bp_status buckets_take_given(const bp_model *model, const bp_buckets_conf
     for (size_t i = 0; i < buckets->bucket_count; i++) /* made from parameters */
         ordinals[buckets->buckets[i].unit >= 0 ? (size_t)buckets->buckets[i].unit : model->unit_count]++;
     for (size_t i = 0; status == BP_OK && i < model->bucket_count; i++) {
-        const bp_given_bucket *given = &model->buckets[i];
+        const bp_given_bucket *given = model->buckets[i];
         uint32_t shards = given->expert ? config->dp / config->ep : config->dp;
         uint64_t padded = given->padded_numel != 0 ? given->padded_numel : given->numel, step;
         char text[24];
@@ -310,7 +310,7 @@ static bool has_root_group(const bp_model *model, const bp_buckets_config *confi
 {
     bool outside = false;
     for (size_t i = 0; i < model->parameter_count && !outside; i++)
-        outside = model->parameters[i].unit < 0;
+        outside = model->parameters[i]->unit < 0;
     return outside && config->bucketing == BP_BUCKETING_FSDP2 && model->event_count == 0;
 }
 

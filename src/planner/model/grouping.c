@@ -75,7 +75,7 @@ static bp_status group_parameters(grouping *g)
     bool packs = g->config->bucketing == BP_BUCKETING_FSDP2;
     for (size_t i = 0; i < model->parameter_count; i++) {
         bp_parameter *p = &g->local[i];
-        *p = model->parameters[i];
+        *p = *model->parameters[i];
         bp_dtype asked = g->config->param_dtype;
         bool converts = asked != BP_DTYPE_NONE && bp_dtype_is_float(p->dtype);
         if (converts && (!bp_dtype_is_fp8(asked) || p->flags & BP_PARAMETER_GEMM))

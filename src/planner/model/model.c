@@ -55,6 +55,34 @@ static bp_status model_make_room(bp_model *model, void **array, size_t *capacity
     return status;
 }
 
+/* Puts a copy of an element, which stays where it is, after the last one; model_count makes it the last. */
+static bp_status model_append(bp_model *model, const void ***array, size_t *capacity, size_t count, const void *element,
+                              size_t bytes)
+{
+    BP_TRY(model_make_room(model, (void **)array, capacity, count, sizeof **array));
+    void *copy;
+    BP_TRY(bp_new_array(1, bytes, &copy));
+    (*array)[count] = memcpy(copy, element, bytes);
+    return BP_OK;
+}
+
+/* Counts the appended element, or drops it where the rest of the call failed. */
+static bp_status model_count(const void **array, size_t *count, bp_status status)
+{
+    if (status == BP_OK)
+        ++*count;
+    else
+        free((void *)array[*count]);
+    return status;
+}
+
+static void model_free(const void **array, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        free((void *)array[i]);
+    free((void *)array);
+}
+
 const bp_model_info *bp_model_get_info(const bp_model *model)
 {
     return model != NULL ? &model->info : NULL;
@@ -83,9 +111,9 @@ void bp_model_destroy(bp_model **model)
         return;
     bp_strings_finish(&(*model)->strings);
     free((*model)->units);
-    free((*model)->parameters);
-    free((*model)->buckets);
-    free((*model)->events);
+    model_free((const void **)(*model)->parameters, (*model)->parameter_count);
+    model_free((const void **)(*model)->buckets, (*model)->bucket_count);
+    model_free((const void **)(*model)->events, (*model)->event_count);
     free((*model)->order);
     free((void *)(*model)->notes);
     free(*model);
@@ -178,11 +206,12 @@ bp_status bp_model_add_parameter(bp_model *model, const bp_parameter *parameter)
             return bp_fail(BP_ERR_OVERFLOW, "parameter \"%s\": the product of its dimensions does not fit 64 bits",
                            p.name);
     }
-    BP_TRY(model_make_room(model, (void **)&model->parameters, &model->parameter_capacity, model->parameter_count,
-                           sizeof *model->parameters));
     BP_TRY(bp_strings_add(&model->strings, p.name, &p.name));
-    BP_TRY(add_to_totals(model, "parameter", p.name, numel, bp_dtype_bits(p.dtype), p.flags & BP_PARAMETER_PREDICTION));
-    model->parameters[model->parameter_count++] = p;
+    BP_TRY(model_append(model, (const void ***)&model->parameters, &model->parameter_capacity, model->parameter_count,
+                        &p, sizeof p));
+    BP_TRY(model_count(
+        (const void **)model->parameters, &model->parameter_count,
+        add_to_totals(model, "parameter", p.name, numel, bp_dtype_bits(p.dtype), p.flags & BP_PARAMETER_PREDICTION)));
     model_publish(model);
     return BP_OK;
 }
@@ -200,16 +229,16 @@ bp_status bp_model_add_bucket(bp_model *model, const bp_given_bucket *bucket)
     if (b.padded_numel != 0 && b.padded_numel < b.numel)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bucket \"%s\": padded_numel %llu is smaller than numel %llu", name,
                        (unsigned long long)b.padded_numel, (unsigned long long)b.numel);
-    BP_TRY(model_make_room(model, (void **)&model->buckets, &model->bucket_capacity, model->bucket_count,
-                           sizeof *model->buckets));
     if (b.name != NULL)
         BP_TRY(bp_strings_add(&model->strings, b.name, &b.name));
     uint64_t padding = b.padded_numel > b.numel ? b.padded_numel - b.numel : 0;
     if (padding > LARGEST_BITS / 64)
         return bp_fail(BP_ERR_OVERFLOW, "bucket \"%s\": padded_numel %llu is too large", name,
                        (unsigned long long)b.padded_numel);
-    BP_TRY(add_to_totals(model, "bucket", name, b.numel, bp_dtype_bits(b.dtype), 0));
-    model->buckets[model->bucket_count++] = b;
+    BP_TRY(model_append(model, (const void ***)&model->buckets, &model->bucket_capacity, model->bucket_count, &b,
+                        sizeof b));
+    BP_TRY(model_count((const void **)model->buckets, &model->bucket_count,
+                       add_to_totals(model, "bucket", name, b.numel, bp_dtype_bits(b.dtype), 0)));
     model_publish(model);
     return BP_OK;
 }
@@ -226,9 +255,9 @@ bp_status bp_model_add_event(bp_model *model, const bp_model_event *event)
     if (e.lane >= BP_LANE_COUNT && e.lane != BP_MODEL_EVENT_NO_LANE)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "event %zu: lane %u, there are %u", model->event_count, e.lane,
                        BP_LANE_COUNT);
-    BP_TRY(model_make_room(model, (void **)&model->events, &model->event_capacity, model->event_count,
-                           sizeof *model->events));
-    model->events[model->event_count++] = e;
+    BP_TRY(
+        model_append(model, (const void ***)&model->events, &model->event_capacity, model->event_count, &e, sizeof e));
+    model->event_count++;
     model_publish(model);
     return BP_OK;
 }
@@ -301,7 +330,7 @@ bp_status bp_model_validate(const bp_model *model)
     BP_TRY(bp_new_array(model->parameter_count + model->unit_count, sizeof(char *), &memory));
     const char **names = memory;
     for (size_t i = 0; i < model->parameter_count; i++)
-        names[i] = model->parameters[i].name;
+        names[i] = model->parameters[i]->name;
     bp_status status = check_unique(names, model->parameter_count, "parameter");
     for (size_t i = 0; i < model->unit_count; i++)
         names[i] = model->units[i].name;
@@ -314,7 +343,7 @@ bp_status bp_model_validate(const bp_model *model)
     BP_TRY(bp_new_array(model->bucket_count, sizeof(bp_given_bucket *), &memory));
     const bp_given_bucket **sorted = memory;
     for (size_t i = 0; i < model->bucket_count; i++)
-        sorted[i] = &model->buckets[i];
+        sorted[i] = model->buckets[i];
     qsort(sorted, model->bucket_count, sizeof *sorted, compare_buckets);
     for (size_t i = 1; status == BP_OK && i < model->bucket_count; i++) {
         if (sorted[i]->name != NULL && compare_buckets(&sorted[i - 1], &sorted[i]) == 0)
@@ -354,9 +383,9 @@ bp_status bp_model_copy_frame(const bp_model *model, bp_model **out)
     if (status == BP_OK && model->order_is_set)
         status = bp_model_set_order(copy, model->order, model->order_count);
     for (size_t i = 0; status == BP_OK && i < model->bucket_count; i++)
-        status = bp_model_add_bucket(copy, &model->buckets[i]);
+        status = bp_model_add_bucket(copy, model->buckets[i]);
     for (size_t i = 0; status == BP_OK && i < model->event_count; i++)
-        status = bp_model_add_event(copy, &model->events[i]);
+        status = bp_model_add_event(copy, model->events[i]);
     for (size_t i = 0; status == BP_OK && i < model->note_count; i++)
         status = bp_model_add_note(copy, model->notes[i]);
     if (model->published)

@@ -12,11 +12,11 @@ struct bp_model {
     const char *name;
     bp_unit *units;
     size_t unit_count, unit_capacity;
-    bp_parameter *parameters;
+    const bp_parameter **parameters;
     size_t parameter_count, parameter_capacity;
-    bp_given_bucket *buckets;
+    const bp_given_bucket **buckets;
     size_t bucket_count, bucket_capacity;
-    bp_model_event *events;
+    const bp_model_event **events;
     size_t event_count, event_capacity;
     uint32_t *order;
     size_t order_count, order_capacity;

@@ -63,17 +63,17 @@ typedef struct name_parts {
 #define MODULE_REACH 256
 
 /* The parameter "<module><leaf><kind>" of the same unit, near `from`. */
-static const bp_parameter *find_sibling(const bp_model *model, const bp_parameter *from, const name_parts *parts,
-                                        const char *leaf)
+static const bp_parameter *const *find_sibling(const bp_model *model, const bp_parameter *const *from,
+                                               const name_parts *parts, const char *leaf)
 {
     char name[MOST_NAME];
-    snprintf(name, sizeof name, "%.*s%s%s", (int)parts->module_length, from->name, leaf, parts->kind);
+    snprintf(name, sizeof name, "%.*s%s%s", (int)parts->module_length, (*from)->name, leaf, parts->kind);
     size_t at = (size_t)(from - model->parameters);
     size_t begin = at > MODULE_REACH ? at - MODULE_REACH : 0;
     for (size_t i = begin; i < model->parameter_count && i <= at + MODULE_REACH; i++) {
-        const bp_parameter *p = &model->parameters[i];
-        if (p->unit == from->unit && strcmp(p->name, name) == 0)
-            return p;
+        const bp_parameter *p = model->parameters[i];
+        if (p->unit == (*from)->unit && strcmp(p->name, name) == 0)
+            return &model->parameters[i];
     }
     return NULL;
 }
@@ -95,10 +95,11 @@ static void stack(bp_parameter *fused, const bp_parameter *source)
 
 typedef enum fusion_result { FUSION_NONE, FUSION_FIRST, FUSION_ABSORBED } fusion_result;
 
-/* Decides if `p` is the first source of a fused parameter (written to *fused and `name`), a later source, or not fused. */
-static fusion_result fuse(const bp_model *model, const bp_parameter *p, bp_layout layout, bp_parameter *fused,
+/* Decides if the parameter, an element of the model's array, is the first source of a fused parameter (written to *fused and `name`), a later source, or not fused. */
+static fusion_result fuse(const bp_model *model, const bp_parameter *const *at, bp_layout layout, bp_parameter *fused,
                           char name[MOST_NAME])
 {
+    const bp_parameter *p = *at;
     const char *kind = strrchr(p->name, '.'), *leaf = kind;
     if (p->dims == 0 || strlen(p->name) >= MOST_NAME - MOST_LEAF || kind == NULL ||
         (strcmp(kind, ".weight") != 0 && strcmp(kind, ".bias") != 0))
@@ -116,18 +117,18 @@ static fusion_result fuse(const bp_model *model, const bp_parameter *p, bp_layou
         }
         if (own < 0 || fused_name == NULL)
             continue;
-        const bp_parameter *first = find_sibling(model, p, &parts, fusions[f].sources[0]);
+        const bp_parameter *const *first = find_sibling(model, at, &parts, fusions[f].sources[0]);
         if (first == NULL)
             return FUSION_NONE;
-        bp_parameter whole = *first;
+        bp_parameter whole = **first;
         bool is_source = own == 0;
         for (int i = 1; i < MOST_SOURCES && fusions[f].sources[i] != NULL; i++) {
             /* searched from the first source, so that all sources get the same answer */
-            const bp_parameter *other = find_sibling(model, first, &parts, fusions[f].sources[i]);
-            if (other == NULL || !can_stack(first, other))
+            const bp_parameter *const *other = find_sibling(model, first, &parts, fusions[f].sources[i]);
+            if (other == NULL || !can_stack(*first, *other))
                 return FUSION_NONE;
-            is_source = is_source || other == p;
-            stack(&whole, other);
+            is_source = is_source || other == at;
+            stack(&whole, *other);
         }
         if (!is_source)
             return FUSION_NONE;
@@ -170,13 +171,14 @@ static bool unstack(bp_parameter *p, char name[MOST_NAME])
     return false;
 }
 
-static bp_status add_as_megatron(const bp_model *model, const bp_parameter *parameter, bp_model *out)
+static bp_status add_as_megatron(const bp_model *model, const bp_parameter *const *at, bp_model *out)
 {
+    const bp_parameter *parameter = *at;
     if (is_buffer(parameter))
         return BP_OK;
     bp_parameter p = *parameter;
     char name[MOST_NAME];
-    if (!unstack(&p, name) && fuse(model, parameter, BP_LAYOUT_MEGATRON, &p, name) == FUSION_ABSORBED)
+    if (!unstack(&p, name) && fuse(model, at, BP_LAYOUT_MEGATRON, &p, name) == FUSION_ABSORBED)
         return BP_OK;
     if (p.flags & BP_PARAMETER_JOINT) {
         p.unit = BP_OUTSIDE;
@@ -187,15 +189,16 @@ static bp_status add_as_megatron(const bp_model *model, const bp_parameter *para
 
 /* Makes the experts' copies of a matrix one tensor: "experts.*.down_proj.weight" becomes "experts.down_proj", a bias
  * "experts.down_proj_bias". */
-static bp_status add_stacked(const bp_model *model, const bp_parameter *parameter, bp_model *out)
+static bp_status add_stacked(const bp_model *model, const bp_parameter *const *at, bp_model *out)
 {
+    const bp_parameter *parameter = *at;
     bp_parameter p = *parameter;
     char fused[MOST_NAME], name[MOST_NAME];
     if (is_buffer(parameter) || p.flags & BP_PARAMETER_PREDICTION)
         return BP_OK;
     if (!(p.flags & BP_PARAMETER_EXPERT_COPIES) || p.dims == BP_MAX_DIMS || strlen(p.name) >= MOST_NAME - MOST_LEAF)
         return bp_model_add_parameter(out, parameter);
-    if (fuse(model, parameter, BP_LAYOUT_STACKED, &p, fused) == FUSION_ABSORBED)
+    if (fuse(model, at, BP_LAYOUT_STACKED, &p, fused) == FUSION_ABSORBED)
         return BP_OK;
     const char *star = strstr(p.name, ".*."), *kind = strrchr(p.name, '.');
     if (star != NULL) {
@@ -230,7 +233,7 @@ bp_status bp_model_with_layout(const bp_model *model, bp_layout layout, bp_model
         else if (layout == BP_LAYOUT_STACKED)
             status = add_stacked(model, &model->parameters[i], copy);
         else
-            status = bp_model_add_parameter(copy, &model->parameters[i]);
+            status = bp_model_add_parameter(copy, model->parameters[i]);
     }
     if (status == BP_OK && layout == BP_LAYOUT_STACKED && model->prediction_numel > 0)
         status =
@@ -276,7 +279,7 @@ bp_status bp_model_shard(const bp_model *model, uint32_t tp, uint32_t ep, bp_mod
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_model_shard: needs a model, tp %u and ep %u of at least 1", tp, ep);
     bool splits = false;
     for (size_t i = 0; i < model->parameter_count; i++)
-        splits = splits || model->parameters[i].tp_dim >= 0;
+        splits = splits || model->parameters[i]->tp_dim >= 0;
     if (tp > 1 && !splits)
         return bp_fail(BP_ERR_UNSUPPORTED,
                        "tp %u: model \"%s\" does not say how its parameters split; a config.json or "
@@ -286,7 +289,7 @@ bp_status bp_model_shard(const bp_model *model, uint32_t tp, uint32_t ep, bp_mod
     BP_TRY(bp_model_copy_frame(model, &local));
     bp_status status = BP_OK;
     for (size_t i = 0; status == BP_OK && i < model->parameter_count; i++) {
-        bp_parameter p = model->parameters[i];
+        bp_parameter p = *model->parameters[i];
         status = shard_parameter(&p, tp, ep);
         if (status == BP_OK)
             status = bp_model_add_parameter(local, &p);

@@ -67,7 +67,7 @@ static bp_status apply(recording *r, size_t at, const bp_model_event *event, uin
         return fail_event(r, at, event, request, "is not live");
     BP_TRY(bp_grow_array((void **)&r->found, &r->capacity, r->count, sizeof *r->found));
     uint32_t since = r->live_since[request] - 1;
-    const bp_model_event *acquire = &r->model->events[since];
+    const bp_model_event *acquire = r->model->events[since];
     bp_interval_lanes lanes = bp_role_lanes(acquire->role);
     if (acquire->lane != BP_MODEL_EVENT_NO_LANE)
         lanes.acquire = (uint8_t)acquire->lane;
@@ -120,12 +120,12 @@ static bp_status record(recording *r, const bp_model *model, bp_schedule *schedu
     const bp_buckets *buckets = r->buckets;
     BP_TRY(bp_new_array(buckets->request_count, sizeof *r->live_since, (void **)&r->live_since));
     for (size_t i = 0; i < model->event_count; i++) {
-        BP_TRY(bp_schedule_add_step(schedule, BP_PHASE_RECORDED, model->events[i].unit, BP_OUTSIDE));
-        BP_TRY(apply_event(r, i, &model->events[i]));
+        BP_TRY(bp_schedule_add_step(schedule, BP_PHASE_RECORDED, model->events[i]->unit, BP_OUTSIDE));
+        BP_TRY(apply_event(r, i, model->events[i]));
     }
     for (size_t i = 0; i < buckets->request_count; i++) {
         if (r->live_since[i] != 0)
-            return fail_event(r, r->live_since[i] - 1, &model->events[r->live_since[i] - 1], (uint32_t)i,
+            return fail_event(r, r->live_since[i] - 1, model->events[r->live_since[i] - 1], (uint32_t)i,
                               "has no release after it");
     }
     if (r->count > 0)

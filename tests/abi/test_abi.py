@@ -26,13 +26,25 @@ typedef struct bp_config {
     bp_kind how;
 } bp_config;
 typedef struct bp_pair { int first, second; } bp_pair;
+typedef struct bp_item {
+    size_t size;
+    int weight;
+} bp_item;
+typedef struct bp_list_info {
+    size_t item_count;
+    const bp_item *items;
+} bp_list_info;
 typedef struct bp_info { int count; } bp_info;
+const bp_list_info *bp_list(void);
 int bp_use(const bp_config *config);
 const bp_info *bp_add(const bp_pair *pair);
 int bp_old(int value);
 """
 SOURCE = """#include "bucketpool.h"
 static bp_info info;
+static bp_item items[2];
+static bp_list_info list = {2, items};
+const bp_list_info *bp_list(void) { return &list; }
 int bp_use(const bp_config *config) { return config->kind + config->how; }
 const bp_info *bp_add(const bp_pair *pair) { info.count = pair->first + pair->second; return &info; }
 int bp_old(int value) { return value; }
@@ -46,6 +58,7 @@ CHANGES = {
     "v1.0.4": [("int first, second;", "int first, second, third;")],
     "v1.0.5": [("bp_kind how;", "long between; bp_kind how;")],
     "v1.0.6": [("int bp_old(int value)", "int bp_old(long value)")],
+    "v1.0.7": [("int weight;", "int weight; int more; long last;")],  # the second element is elsewhere
     "v1.0.11": [(OLD + ";", OLD + "; int bp_new(void);"), (OLD + " {", "int bp_new(void) { return 1; } " + OLD + " {"),
                 ("BP_B = 1", "BP_B = 1, BP_C = 2")],
     "v1.0.12": [("bp_kind how;", "bp_kind how; long more; int last;"), ("int count;", "int count, more;")],
@@ -94,7 +107,7 @@ class Changes(unittest.TestCase):
         return result.returncode, result.stdout + result.stderr
 
     def test_incompatible_tags(self):
-        words = {"v1.0.1": "bp_old", "v1.0.2": "bp_config", "v1.0.3": "bp_kind", "v1.0.4": "bp_pair", "v1.0.5": "bp_config", "v1.0.6": "bp_old"}
+        words = {"v1.0.1": "bp_old", "v1.0.2": "bp_config", "v1.0.3": "bp_kind", "v1.0.4": "bp_pair", "v1.0.5": "bp_config", "v1.0.6": "bp_old", "v1.0.7": "bp_item"}
         for tag, word in words.items():
             with self.subTest(tag):
                 code, text = self.run_abi("v1.0.0", tag)
