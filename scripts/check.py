@@ -230,6 +230,12 @@ def installation():
             works = good and run(command, log) and run(
                 [*start[:2], program, *start[2:]], log, cwd=folder, env={**os.environ, **loaded})
             count(f"install: {example}, {kind}", "passed" if works else "failed")
+    clients, env = os.path.join(BUILDS, "clients"), {**os.environ, "PKG_CONFIG_PATH": os.path.join(prefix, "lib", "pkgconfig")}
+    shutil.rmtree(clients, ignore_errors=True)
+    works = (good and run(["meson", "setup", clients, "clients", "-Dkernels=disabled", "-Dwerror=" + werror()], log, env=env) and
+             run(["ninja", "-C", clients], log) and
+             run([os.path.join(BUILDS, "logprob-shared")], log, env={**os.environ, "LD_LIBRARY_PATH": f"{clients}/logprob:{prefix}/lib"}))
+    count("install: the clients, built on what is installed", "passed" if works else "failed")
     if shutil.which("cmake"):
         folder = os.path.join(BUILDS, "cmake")
         shutil.rmtree(folder, ignore_errors=True)
@@ -290,9 +296,9 @@ def bare():
 
 
 def core():
-    """With a C compiler alone: no files, no command, and the stand-in for cmocka."""
+    """With a C compiler alone: no files, no command, no client, and the stand-in for cmocka."""
     leg("core", ["-Doptimization=1", "-Ddebug=false", "-Dformats=disabled", "-Dcmocka=stand-in", "-Dmpi=disabled",
-                 "-Dnvtx=disabled", "-Dkernels=disabled", "-Ddocs=disabled"],
+                 "-Dnvtx=disabled", "-Dlogprob=disabled", "-Ddocs=disabled"],
         {"BUCKETPOOL_BRIEF": "1"}, suites=("unit", "contract", "packing", "planner", "steps", "comms", "cuda", "fuzz"))
 
 

@@ -210,7 +210,7 @@ def build_with(options):
         return False
     known = json.loads(subprocess.run(["meson", "introspect", "--targets", FOLDER], capture_output=True, text=True).stdout or "[]")
     paths = {os.path.relpath(target["filename"][0], FOLDER): target["type"] for target in known}
-    libraries = ("src/", "clients/", "python/", "tests/fakes/cuda/", "tests/fakes/cudart/", "tests/fakes/nccl/")
+    libraries = ("src/", "clients/", "python/", "tests/fakes/cuda/", "tests/fakes/cudart/", "tests/fakes/nccl/", "tests/libstep_allocator")
     wanted = [path for path, kind in paths.items()
               if path == "tools/bucketpool" or kind in ("shared library", "shared module") and path.startswith(libraries)]
     return bool(wanted) and run(["ninja", "-C", FOLDER, *wanted])[0] == 0

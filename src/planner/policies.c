@@ -210,63 +210,12 @@ typedef struct ranked {
 } ranked;
 
 /* By unpadded elements, the larger first; equal: the larger bucket first. Requests of a unit are in order of buckets. */
-static inline bool comes_before(const ranked *a, const ranked *b)
+static int compare_ranked(const void *a, const void *b)
 {
-    return (a->numel > b->numel) | ((a->numel == b->numel) & (a->request > b->request));
-}
-
-/* Runs of this length are sorted by rank counting, longer ones by merging; both are branch-free, because on ten thousand units of many
- * buckets mispredicted branches would dominate. */
-#define RUN 8
-
-/* Each item's place is the number of items that come before it. */
-static void sort_run(ranked *items, size_t count)
-{
-    ranked sorted[RUN];
-    uint32_t place[RUN] = {0};
-    for (size_t i = 1; i < count; i++) {
-        for (size_t k = 0; k < i; k++) {
-            bool before = comes_before(&items[i], &items[k]);
-            place[k] += before;
-            place[i] += !before;
-        }
-    }
-    for (size_t i = 0; i < count; i++)
-        sorted[place[i]] = items[i];
-    memcpy(items, sorted, count * sizeof *items);
-}
-
-static void merge_runs(const ranked *left, size_t left_count, const ranked *right, size_t right_count, ranked *to)
-{
-    size_t i = 0, j = 0, k = 0;
-    while (i < left_count && j < right_count) {
-        bool from_left = comes_before(&left[i], &right[j]);
-        to[k++] = from_left ? left[i] : right[j];
-        i += from_left;
-        j += !from_left;
-    }
-    memcpy(to + k, left + i, (left_count - i) * sizeof *to);
-    memcpy(to + k + left_count - i, right + j, (right_count - j) * sizeof *to);
-}
-
-/* `spare`: scratch for `count` items. */
-static void sort_ranked(ranked *items, ranked *spare, size_t count)
-{
-    for (size_t begin = 0; begin < count; begin += RUN)
-        sort_run(items + begin, count - begin < RUN ? count - begin : RUN);
-    ranked *from = items, *to = spare;
-    for (size_t width = RUN; width < count; width *= 2) {
-        for (size_t begin = 0; begin < count; begin += 2 * width) {
-            size_t middle = begin + width < count ? begin + width : count;
-            size_t end = begin + 2 * width < count ? begin + 2 * width : count;
-            merge_runs(from + begin, middle - begin, from + middle, end - middle, to + begin);
-        }
-        ranked *swap = from;
-        from = to;
-        to = swap;
-    }
-    if (from != items)
-        memcpy(items, from, count * sizeof *items);
+    const ranked *x = a, *y = b;
+    if (x->numel != y->numel)
+        return x->numel > y->numel ? -1 : 1;
+    return x->request > y->request ? -1 : x->request < y->request;
 }
 
 static bp_status policy_max_enter(const bp_policy_input *input, uint32_t request, size_t rank, uint32_t copy,
@@ -312,7 +261,7 @@ static bp_status rank_units(const bp_policy_input *input, const uint32_t *copies
                 if (requests[request].dtype == dtype)
                     scratch[count++] = (ranked){requests[request].numel, request};
             }
-            sort_ranked(scratch, scratch + unit->request_count, count);
+            qsort(scratch, count, sizeof *scratch, compare_ranked);
             for (size_t rank = 0; rank < count; rank++)
                 BP_TRY(policy_max_enter(input, scratch[rank].request, rank, copies[t], ranks, layout));
         }
@@ -333,7 +282,7 @@ bp_status bp_policy_max(const bp_policy_input *input, bp_role_layout *layout)
     ranked *scratch = NULL;
     bp_status status = bp_new_array(units->count, sizeof *copies, (void **)&copies);
     if (status == BP_OK)
-        status = bp_new_array(2 * most, sizeof *scratch, (void **)&scratch); /* the second half is merge scratch */
+        status = bp_new_array(most, sizeof *scratch, (void **)&scratch);
     uint32_t used = input->config->copies;
     if (status == BP_OK)
         status = bp_live_units_assign_copies(units, &used, copies, &layout->proven);

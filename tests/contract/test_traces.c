@@ -216,7 +216,7 @@ static void test_order_of_events(void **state)
     assert_ok(bp_pool_trace_to_model(k.pool, 0, UINT64_MAX, model));
     assert_int_equal(bp_model_get_info(model)->event_count, 6);
     for (size_t i = 0; i < 6; i++) {
-        bp_model_event event = bp_model_get_info(model)->events[i];
+        bp_model_event event = *bp_model_get_info(model)->events[i];
         assert_int_equal(event.acquire, expected[i].acquire);
         assert_int_equal(event.unit, expected[i].unit);
         assert_int_equal(event.bucket, expected[i].bucket);

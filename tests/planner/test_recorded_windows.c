@@ -135,7 +135,7 @@ static void read_recording(const recording *r, reference *t)
     for (uint32_t step = 0; step < t->steps; step++) {
         bp_model_event *event = &t->events[step];
         event->size = sizeof *event;
-        *event = bp_model_get_info(r->model)->events[step];
+        *event = *bp_model_get_info(r->model)->events[step];
         for (uint32_t i = 0; i < t->requests; i++)
             live[i] = is_of(t, event, i) ? event->acquire : live[i];
         memcpy(t->live[step], live, sizeof live);

@@ -56,7 +56,7 @@ static void test_model_info(void **state)
         assert_string_equal(info->notes[u], name);
         assert_int_equal(info->units[u].parent, u % 2 == 0 ? BP_OUTSIDE : (int32_t)u - 1);
         assert_true(info->given_buckets[u]->numel == u + 1 && info->given_buckets[u]->size == sizeof bucket);
-        assert_true(info->events[u].unit == (int32_t)u && info->events[u].lane == 2);
+        assert_true(info->events[u]->unit == (int32_t)u && info->events[u]->lane == 2);
         assert_true(info->order_count == u / 2 + 1 && info->order[u / 2] == u / 2 * 2);
     }
     const uint32_t order[] = {4, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34, 36, 38};

@@ -93,6 +93,7 @@ class TraceFileInfo(ctypes.Structure):
 
 
 core = ctypes.CDLL(os.path.join(LIBRARIES, "libbucketpool.so"))
+model = ctypes.CDLL(os.path.join(LIBRARIES, "..", "tests", "libstep_allocator.so"))
 formats = ctypes.CDLL(os.path.join(LIBRARIES, "libbucketpool-formats.so"))
 core.bp_error_detail.restype = ctypes.c_char_p
 formats.bp_trace_file_get_info.restype = ctypes.POINTER(TraceFileInfo)
@@ -117,11 +118,11 @@ def check(path: str, limit_bytes: int = 0, **settings: int) -> Check:
     """Plays the snapshot's only trace from its recorded state. `settings` replace those that a snapshot lacks."""
     used, result = Settings(), Check()
     with only_trace(path) as trace:
-        core.bp_caching_settings_read(trace, ctypes.byref(used))
+        model.bp_caching_settings_read(trace, ctypes.byref(used))
         used.limit_bytes = limit_bytes
         for name, value in settings.items():
             setattr(used, name, value)
-        succeed(core.bp_play_check(trace, ctypes.byref(used), ctypes.c_size_t(8), None, ctypes.byref(result)))
+        succeed(model.bp_play_check(trace, ctypes.byref(used), ctypes.c_size_t(8), None, ctypes.byref(result)))
     return result
 
 
@@ -129,7 +130,7 @@ def play(path: str, device_bytes: int = 0) -> Played:
     """Plays the snapshot's only trace through a new allocator on a device of this size; 0: unlimited."""
     options, result = Options(), Played()
     with only_trace(path) as trace:
-        core.bp_play_options_init(ctypes.byref(options), trace)
+        model.bp_play_options_init(ctypes.byref(options), trace)
         options.settings.device_bytes = device_bytes
-        succeed(core.bp_play(trace, ctypes.byref(options), ctypes.byref(result)))
+        succeed(model.bp_play(trace, ctypes.byref(options), ctypes.byref(result)))
     return result
