@@ -14,14 +14,14 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#define MOST_INSTANCES 256
+#define MAX_INSTANCES 256
 
 typedef struct instance {
     char path[1024];
     bp_packing_file *file;
     uint64_t *offsets;
     bp_pack_result result;
-    double processor_ms[BENCH_MOST_TURNS], wall_ms[BENCH_MOST_TURNS];
+    double processor_ms[BENCH_MAX_TURNS], wall_ms[BENCH_MAX_TURNS];
 } instance;
 
 static instance *instances;
@@ -37,8 +37,8 @@ static void must_for(bp_status status, const char *path)
 
 static void add_file(const char *path)
 {
-    if (instance_count == MOST_INSTANCES) {
-        fprintf(stderr, "bench: more than %d instances\n", MOST_INSTANCES);
+    if (instance_count == MAX_INSTANCES) {
+        fprintf(stderr, "bench: more than %d instances\n", MAX_INSTANCES);
         exit(2);
     }
     instance *i = &instances[instance_count++];
@@ -154,7 +154,7 @@ int main(int argc, char **argv)
         config.capacity = strtoull(capacity, NULL, 10);
     if (work != NULL)
         config.work = strtoull(work, NULL, 10);
-    instances = calloc(MOST_INSTANCES, sizeof *instances);
+    instances = calloc(MAX_INSTANCES, sizeof *instances);
     if (instances == NULL)
         must(BP_ERR_NO_HOST_MEMORY);
     for (; at < argc; at++)

@@ -416,14 +416,14 @@ static void arrays(const char *group, int host, int two_streams)
 /* A separate pool fixture per team, which no other thread has used. */
 typedef struct crew {
     pool_fixture fixture;
-    work works[TEAM_MOST];
-    uint32_t ids[TEAM_MOST][8];
+    work works[TEAM_MAX];
+    uint32_t ids[TEAM_MAX][8];
     team *team;
 } crew;
 
 static void crew_start(crew *c, unsigned threads, bench_loop *loop)
 {
-    void *const users[TEAM_MOST] = {&c->works[0], &c->works[1], &c->works[2], &c->works[3]};
+    void *const users[TEAM_MAX] = {&c->works[0], &c->works[1], &c->works[2], &c->works[3]};
     c->team = team_create(threads, loop, users);
 }
 
@@ -436,7 +436,7 @@ static void crew_end(crew *c)
 static void crew_apart(crew *c, unsigned threads, int interleaved)
 {
     c->fixture = pool_fixture_create_apart(4 * 8, interleaved);
-    for (uint32_t t = 0; t < TEAM_MOST; t++) {
+    for (uint32_t t = 0; t < TEAM_MAX; t++) {
         for (uint32_t i = 0; i < 8; i++)
             c->ids[t][i] = c->fixture.ids[interleaved ? 4 * i + t : 8 * t + i];
         bp_stream *stream = c->fixture.streams[t];
@@ -448,8 +448,8 @@ static void crew_apart(crew *c, unsigned threads, int interleaved)
 static void crew_one_class(crew *c, unsigned threads, int own_streams)
 {
     c->fixture = pool_fixture_create(&(pool_fixture_options){
-        .units = TEAM_MOST, .buckets = 1, .bytes = 4 * KIB, .promised = !own_streams, .strict = BP_STRICT_OFF});
-    for (uint32_t t = 0; t < TEAM_MOST; t++) {
+        .units = TEAM_MAX, .buckets = 1, .bytes = 4 * KIB, .promised = !own_streams, .strict = BP_STRICT_OFF});
+    for (uint32_t t = 0; t < TEAM_MAX; t++) {
         bp_stream *stream = c->fixture.streams[own_streams ? t : 0];
         c->works[t] = (work){c->fixture.pool, &c->fixture.ids[t], 1, 1, stream, stream};
     }

@@ -11,9 +11,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MOST_ENTRIES 16
-#define MOST_FIGURES 512
-#define MOST_SKIPPED 64
+#define MAX_ENTRIES 16
+#define MAX_FIGURES 512
+#define MAX_SKIPPED 64
 #define WINDOW_NS 250e3
 
 typedef struct entry {
@@ -26,7 +26,7 @@ typedef struct entry {
     size_t pairs, less;
     unsigned per;
     uint64_t moved, logits;
-    double ns[BENCH_MOST_TURNS];
+    double ns[BENCH_MAX_TURNS];
 } entry;
 
 typedef struct figure {
@@ -43,11 +43,11 @@ typedef struct skipped_group {
     char name[72], reason[200];
 } skipped_group;
 
-static entry entries[MOST_ENTRIES];
+static entry entries[MAX_ENTRIES];
 static size_t entry_count;
-static figure figures[MOST_FIGURES];
+static figure figures[MAX_FIGURES];
 static size_t figure_count;
-static skipped_group skipped[MOST_SKIPPED];
+static skipped_group skipped[MAX_SKIPPED];
 static size_t skipped_count;
 static const char *current, *json_path, *json_date, *only;
 static char json_unfinished[4096];
@@ -108,7 +108,7 @@ int bench_start(int argc, char **argv, int turns_otherwise, const char *more_usa
                 program_invocation_short_name, more_usage);
         exit(2);
     }
-    usual_turns = usual_turns < 1 ? 1 : usual_turns > BENCH_MOST_TURNS ? BENCH_MOST_TURNS : usual_turns;
+    usual_turns = usual_turns < 1 ? 1 : usual_turns > BENCH_MAX_TURNS ? BENCH_MAX_TURNS : usual_turns;
     if (json_path != NULL &&
         snprintf(json_unfinished, sizeof json_unfinished, "%s.new", json_path) >= (int)sizeof json_unfinished)
         refuse("the name of the JSON file is too long", json_path);
@@ -291,9 +291,9 @@ int bench_begin(const char *group)
     return 1;
 }
 
-void bench_turns(int most)
+void bench_turns(int max)
 {
-    turns = turns < most ? turns : most;
+    turns = turns < max ? turns : max;
 }
 
 void bench_bytes(uint64_t bytes)
@@ -303,7 +303,7 @@ void bench_bytes(uint64_t bytes)
 
 static size_t add(const char *name, void *user, size_t pairs, entry e)
 {
-    if (entry_count == MOST_ENTRIES)
+    if (entry_count == MAX_ENTRIES)
         refuse("the group has too many entries", current);
     e.user = user;
     e.pairs = pairs;
@@ -348,7 +348,7 @@ void bench_less(size_t number, size_t device)
 void bench_skip(const char *format, ...)
 {
     va_list arguments;
-    if (skipped_count == MOST_SKIPPED)
+    if (skipped_count == MAX_SKIPPED)
         refuse("too many skipped groups", current);
     skipped_group *s = &skipped[skipped_count++];
     snprintf(s->name, sizeof s->name, "%s", current);
@@ -422,7 +422,7 @@ static int left_out(void)
 static figure figure_of(const entry *e)
 {
     const size_t count = (size_t)turns;
-    double each[BENCH_MOST_TURNS];
+    double each[BENCH_MAX_TURNS];
     figure f = {.turns = turns, .pairs = e->pairs, .bytes = bytes_each};
     snprintf(f.group, sizeof f.group, "%s", current);
     snprintf(f.name, sizeof f.name, "%s", e->name);
@@ -478,7 +478,7 @@ static void print_line(const figure *f)
 
 void bench_end(void)
 {
-    size_t order[MOST_ENTRIES] = {0};
+    size_t order[MAX_ENTRIES] = {0};
     uint64_t state = BENCH_SEED;
     for (size_t i = 0; i < entry_count; i++) {
         if (entries[i].pairs == 0)
@@ -500,7 +500,7 @@ void bench_end(void)
     }
     printf("%s\n  %-52s %10s %10s %9s %17s %9s\n", current, "", "ns min", "median", "ratio", "95 of 100", "beside");
     for (size_t i = 0; i < entry_count; i++) {
-        if (figure_count == MOST_FIGURES)
+        if (figure_count == MAX_FIGURES)
             refuse("too many figures", current);
         figures[figure_count] = figure_of(&entries[i]);
         print_line(&figures[figure_count++]);

@@ -21,12 +21,12 @@ typedef void bench_loop(void *user, size_t pairs);
 typedef void bench_once(void *user);
 
 #define BENCH_NO_ENTRY SIZE_MAX
-#define BENCH_MOST_TURNS 401
+#define BENCH_MAX_TURNS 401
 
 /* Groups are measured when they end. bench_begin returns 0 for a group that was not requested. */
 int bench_begin(const char *group);
 /* Limits the turns of the current group, for long windows. */
-void bench_turns(int most);
+void bench_turns(int max);
 /* pairs 0: as many as fill a window. `stream`, if given, is synchronized at the end of a window. Returns the entry's index in the group;
  * ratios are to entry 0. */
 size_t bench_add_run(const char *name, bench_run *run, void *user, size_t pairs);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define MOST_TRIES 20
+#define MAX_TRIES 20
 
 typedef struct member {
     team *team;
@@ -24,7 +24,7 @@ struct team {
     size_t pairs; /* 0: the end */
     atomic_uint ready;
     pthread_barrier_t begin, end;
-    member members[TEAM_MOST];
+    member members[TEAM_MAX];
 };
 
 static double processor_now_ns(void)
@@ -60,7 +60,7 @@ team *team_create(unsigned threads, bench_loop *loop, void *const users[])
 {
     cpu_set_t allowed;
     team *t = calloc(1, sizeof *t);
-    if (t == NULL || threads > TEAM_MOST || sched_getaffinity(0, sizeof allowed, &allowed) != 0)
+    if (t == NULL || threads > TEAM_MAX || sched_getaffinity(0, sizeof allowed, &allowed) != 0)
         exit(1);
     t->count = threads;
     t->loop = loop;
@@ -111,7 +111,7 @@ static void run(team *t, size_t pairs)
 {
     int beside = 0;
     t->pairs = pairs;
-    for (int i = 0; !beside && i < MOST_TRIES; i++) {
+    for (int i = 0; !beside && i < MAX_TRIES; i++) {
         atomic_store(&t->ready, 0);
         pthread_barrier_wait(&t->begin);
         pthread_barrier_wait(&t->end);

@@ -4,7 +4,7 @@
 
 #include "measure.h"
 
-#define TEAM_MOST 4u
+#define TEAM_MAX 4u
 
 typedef struct team team;
 

@@ -125,12 +125,12 @@ static void *host_memory(uint64_t bytes)
     return memory;
 }
 
-void gpu_fill(bp_stream *stream, char *to, uint64_t bytes, uint16_t least)
+void gpu_fill(bp_stream *stream, char *to, uint64_t bytes, uint16_t min)
 {
     uint64_t state = BENCH_SEED, done = bytes < PATTERN_BYTES ? bytes : PATTERN_BYTES;
     uint16_t *pattern = host_memory(PATTERN_BYTES);
     for (size_t i = 0; i < done / 2; i++)
-        pattern[i] = (uint16_t)((bench_random(&state) & 0x80ffu) | least);
+        pattern[i] = (uint16_t)((bench_random(&state) & 0x80ffu) | min);
     must(bp_stream_copy(stream, to, pattern, done));
     for (uint64_t more; done < bytes; done += more) { /* doubling copies of the pattern */
         more = bytes - done < done ? bytes - done : done;

@@ -13,7 +13,7 @@
 #define LOSS_TOKENS 33554432u
 #define RANGE_TOKENS 65536u
 #define RANGE_COLUMNS 128000u
-#define MOST_SEQUENCES 160u
+#define MAX_SEQUENCES 160u
 #define SMALL_BYTES (16u << 20)
 
 typedef struct cp_bench {
@@ -34,7 +34,7 @@ static uint64_t make_lengths(uint64_t tokens, uint64_t *cu)
 {
     const uint64_t scale = tokens > TOKENS ? tokens / TOKENS : 1;
     uint64_t sequences = 0;
-    for (cu[0] = 0; cu[sequences] < tokens && sequences < MOST_SEQUENCES; sequences++) {
+    for (cu[0] = 0; cu[sequences] < tokens && sequences < MAX_SEQUENCES; sequences++) {
         uint64_t length = scale * 16 * (1 + sequences * 97 % 255), left = tokens - cu[sequences];
         cu[sequences + 1] = cu[sequences] + (length < left ? length : left);
     }
@@ -57,7 +57,7 @@ static bp_cp_split *new_split(const uint64_t *cu, uint64_t sequences, uint32_t r
 
 static void make_splits(cp_bench *b)
 {
-    uint64_t cu[MOST_SEQUENCES + 1];
+    uint64_t cu[MAX_SEQUENCES + 1];
     const uint64_t one[] = {0, b->tokens};
     b->sequences = make_lengths(b->tokens, cu);
     b->splits[0] = new_split(cu, b->sequences, RANKS);
@@ -142,12 +142,12 @@ static void seed(void *user)
 static void range(void *user)
 {
     const cp_bench *b = user;
-    const bp_token_values least = {b->to, 0, 1}, largest = {b->to + 4 * b->tokens, 0, 1};
+    const bp_token_values min = {b->to, 0, 1}, largest = {b->to + 4 * b->tokens, 0, 1};
     bp_logprob_batch batch;
     must(bp_logprob_batch_init(&batch, sizeof batch));
     batch.logits = (bp_token_rows){
         .data = b->from, .dtype = BP_DTYPE_BF16, .batch = 1, .sequence = b->tokens, .columns = b->columns};
-    must(bp_logprob_range(b->logprob, &batch, &least, &largest, b->stream));
+    must(bp_logprob_range(b->logprob, &batch, &min, &largest, b->stream));
 }
 
 /* ---- groups ------------------------------------------------------------------------------------------------------ */
@@ -210,7 +210,7 @@ static bp_status make_clients(cp_bench *b, bp_device *device)
     must(bp_cp_config_init(&cp, sizeof cp));
     must(bp_loss_config_init(&loss, sizeof loss));
     must(bp_logprob_config_init(&logprob, sizeof logprob));
-    loss.max_sequences = MOST_SEQUENCES;
+    loss.max_sequences = MAX_SEQUENCES;
     logprob.max_tokens = b->tokens;
     logprob.vocab = b->columns;
     if (b->columns > 0)
@@ -252,7 +252,7 @@ static void rearrangement(const gpu *g, uint64_t tokens, uint64_t token_bytes)
 {
     char name[64];
     cp_bench b = {.tokens = tokens, .token_bytes = token_bytes, .half = tokens * token_bytes};
-    const uint64_t bytes = (tokens + 2 * RANKS * MOST_SEQUENCES) * token_bytes;
+    const uint64_t bytes = (tokens + 2 * RANKS * MAX_SEQUENCES) * token_bytes;
     snprintf(name, sizeof name, "gpu: rearrange %llu x %llu bytes", (unsigned long long)tokens,
              (unsigned long long)token_bytes);
     group(g, &b, name, bytes, bytes, measure_rearrangements);

@@ -44,7 +44,7 @@ void gpu_free(const gpu *g, uint64_t memory);
 
 /* Fills with bf16 numbers of both signs, in magnitude from that of these bits (a power of two) to four times that. Two of them form an fp32
  * number of similar magnitude. Zeros or equal numbers would take less power, so products would be faster than in a model. */
-void gpu_fill(bp_stream *stream, char *to, uint64_t bytes, uint16_t least);
+void gpu_fill(bp_stream *stream, char *to, uint64_t bytes, uint16_t min);
 /* Writes targets below `vocab` (int64), and the same upstream gradient (fp32) for each token. */
 void gpu_fill_tokens(bp_stream *stream, uint64_t tokens, uint64_t vocab, float upstream, char *targets,
                      char *upstreams);

@@ -10,9 +10,9 @@
 
 #include <stdio.h>
 
-#define PIECE 1024u         /* tokens per call or piece */
-#define LEAST_LOGIT 0x3f00u /* 1/2 */
-#define LEAST_STATE 0x3d00u /* 1/32 */
+#define PIECE 1024u       /* tokens per call or piece */
+#define MIN_LOGIT 0x3f00u /* 1/2 */
+#define MIN_STATE 0x3d00u /* 1/32 */
 
 /* ---- stored logits ----------------------------------------------------------------------------------------------- */
 
@@ -141,8 +141,7 @@ static double run_line(void *user, size_t pairs)
     logits *l = n->logits;
     l->with_entropy = n->with_entropy;
     if (l->variant->in_place)
-        gpu_fill(l->stream, l->x, l->logit_bytes * l->count,
-                 LEAST_LOGIT); /* the previous window left gradients there */
+        gpu_fill(l->stream, l->x, l->logit_bytes * l->count, MIN_LOGIT); /* the previous window left gradients there */
     double begin = bench_now_ns();
     for (size_t i = 0; i < pairs; i++) {
         if (!n->forward && !n->backward && !n->at_once)
@@ -220,7 +219,7 @@ static void shape(const gpu *g, const variant *v, uint64_t sequence, uint64_t vo
         const uint64_t memory = gpu_place(g, parts, count);
         if (v->in_place)
             l.grad = l.x;
-        gpu_fill(l.stream, l.x, l.logit_bytes * l.count, LEAST_LOGIT);
+        gpu_fill(l.stream, l.x, l.logit_bytes * l.count, MIN_LOGIT);
         gpu_fill_tokens(l.stream, sequence, vocab, 1 / (float)sequence, l.target, l.upstream);
         measure(&l);
         gpu_free(g, memory);
@@ -342,8 +341,8 @@ void gpu_head(const gpu *g)
     config.chunk = (int64_t)piece;
     if (bp_lm_head_create(device.device, &config, &h.head) == BP_OK) {
         const uint64_t memory = gpu_place(g, parts, count);
-        gpu_fill(h.stream, h.hidden, 2 * tokens * size, LEAST_STATE);
-        gpu_fill(h.stream, h.weight, 2 * vocab * size, LEAST_STATE);
+        gpu_fill(h.stream, h.hidden, 2 * tokens * size, MIN_STATE);
+        gpu_fill(h.stream, h.weight, 2 * vocab * size, MIN_STATE);
         gpu_fill_tokens(h.stream, tokens, vocab, 1, h.target, h.upstream);
         make_calls(&h, tokens, size, vocab, piece);
         must(bench_gemm_create_cublas(&device, h.scratch, CUBLAS_BYTES, &h.products.gemm));

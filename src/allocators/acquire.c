@@ -12,8 +12,8 @@ typedef enum outcome {
     RACE,         /* a call works on the request: another one, or this one if the id occurs twice */
     OTHER_STREAM, /* bp_pool_set_stream promised another stream */
     NO_MEMORY,    /* the plan's schedule never uses the request */
-    MOST_REFERENCES,
-    MOST_STREAMS,
+    MAX_REFERENCES,
+    MAX_STREAMS,
     SEALED, /* dynamic, and the pool is sealed */
     FAILED  /* the device failed; bp_status_detail has the reason */
 } outcome;
@@ -57,15 +57,15 @@ static outcome claim_again(acquiring *a, bp_entry *r, uint32_t id, uint64_t foun
     }
     if (found & BP_WORD_BUSY)
         return RACE;
-    if (BP_WORD_REFERENCES(found) == BP_MOST_REFERENCES)
-        return MOST_REFERENCES;
+    if (BP_WORD_REFERENCES(found) == BP_MAX_REFERENCES)
+        return MAX_REFERENCES;
     if (!atomic_compare_exchange_strong_explicit(r->word, &found, found | BP_WORD_BUSY, memory_order_acq_rel,
                                                  memory_order_relaxed))
         return RACE;
     if (bp_live_find(r, a->stream) < BP_LIVE_STREAMS)
         return CLAIMED;
     atomic_store_explicit(r->word, found, memory_order_release);
-    return MOST_STREAMS;
+    return MAX_STREAMS;
 }
 
 /* Claims the word of a free request that the stream may acquire, and with it a segment of its own. */
@@ -247,8 +247,8 @@ static bp_status explain(const acquiring *a, outcome o)
                  a->stream->name, pool->entries[id].only->name);
         return bp_fail_order(pool, id, what);
     case NO_MEMORY: return bp_fail_order(pool, id, "has no memory: the plan's schedule never uses it");
-    case MOST_REFERENCES: return bp_fail_order(pool, id, "has 65535 references already, the largest count");
-    case MOST_STREAMS: return bp_fail_streams(pool, id);
+    case MAX_REFERENCES: return bp_fail_order(pool, id, "has 65535 references already, the largest count");
+    case MAX_STREAMS: return bp_fail_streams(pool, id);
     case SEALED:
         if (!bp_is_capturing(pool))
             return bp_fail_order(pool, id, "is dynamic, and the pool is sealed");

@@ -88,13 +88,13 @@ bp_status bp_pool_allow_overflow(bp_pool *pool, int allowed)
 
 /* Simulates an acquire after the releases of the call: makes the choices of acquire without the claims. */
 
-#define MOST_CHOICES 256
+#define MAX_CHOICES 256
 
 typedef struct question {
     const bp_pool *pool;
     const uint32_t *ids, *releasing;
     size_t count, releasing_count;
-    bp_range chosen[MOST_CHOICES]; /* segments that earlier ids of the call would take, for requests that may choose */
+    bp_range chosen[MAX_CHOICES]; /* segments that earlier ids of the call would take, for requests that may choose */
     uint32_t chosen_count;
 } question;
 
@@ -210,10 +210,10 @@ bp_status bp_pool_can_acquire(const bp_pool *pool, const uint32_t *ids, size_t c
     q.chosen_count = 0;
     bool all = true;
     for (size_t i = 0; all && i < count; i++) {
-        if (q.chosen_count == MOST_CHOICES)
+        if (q.chosen_count == MAX_CHOICES)
             return bp_fail(BP_ERR_UNSUPPORTED,
                            "bp_pool_can_acquire: more than %d requests can get another copy; ask for fewer at once",
-                           MOST_CHOICES);
+                           MAX_CHOICES);
         all = would_serve(&q, i);
     }
     *can = all;

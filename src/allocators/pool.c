@@ -13,7 +13,7 @@
 #include "allocators/recorder.h"
 #include "allocators/report.h"
 
-#define MOST_SEGMENTS (1u << 20)
+#define MAX_SEGMENTS (1u << 20)
 
 /* ---- layout: from the plan's slabs, classes and requests to segments ------------------------------------------------ */
 
@@ -31,12 +31,12 @@ typedef struct spans {
 static bp_status fail_many(void)
 {
     return bp_fail(BP_ERR_UNSUPPORTED, "the plan has more than %u buffers, the largest number that a pool serves",
-                   MOST_SEGMENTS);
+                   MAX_SEGMENTS);
 }
 
 static bp_status add_span(spans *list, uint32_t slab, uint64_t offset, uint64_t bytes, uint32_t class_index)
 {
-    if (list->count >= MOST_SEGMENTS)
+    if (list->count >= MAX_SEGMENTS)
         return fail_many();
     BP_TRY(bp_grow_array((void **)&list->items, &list->capacity, list->count, sizeof *list->items));
     list->items[list->count++] = (span){offset, bytes, slab, class_index};
@@ -82,7 +82,7 @@ static bp_status list_spans(bp_pool *pool, const bp_plan_info *plan, bool cut, s
     pool->class_count = cut ? 0 : (uint32_t)plan->class_count;
     for (uint32_t i = 0; i < pool->class_count; i++) {
         const bp_plan_class *c = &plan->classes[i];
-        if (c->copies > MOST_SEGMENTS - list->count) /* checked before they are allocated */
+        if (c->copies > MAX_SEGMENTS - list->count) /* checked before they are allocated */
             return fail_many();
         for (uint32_t copy = 0; copy < c->copies; copy++)
             BP_TRY(add_span(list, c->slab, c->offset + copy * c->stride, c->bytes, i));

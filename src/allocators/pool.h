@@ -34,7 +34,7 @@
 #define BP_WORD_REFERENCE (1ull << 32)
 #define BP_WORD_REFERENCES(word) ((uint32_t)((word) >> 32 & 0xffff))
 #define BP_WORD_ID(word) ((uint32_t)(word)-1) /* BP_NONE: free */
-#define BP_MOST_REFERENCES 0xffffu
+#define BP_MAX_REFERENCES 0xffffu
 
 typedef _Atomic uint64_t bp_word;
 
@@ -127,15 +127,15 @@ typedef struct bp_exports bp_exports;
 /* ---- what the modules keep in a pool ------------------------------------------------------------------------------- */
 
 /* requests.c: memory of the device's own allocator. */
-#define BP_MOST_UNFREED 64
+#define BP_MAX_UNFREED 64
 typedef struct bp_unfreed {
     void *address;
     uint64_t bytes;
 } bp_unfreed;
 
 typedef struct bp_dynamic_memory {
-    bp_stream *reaper;                   /* frees after the release events */
-    bp_unfreed unfreed[BP_MOST_UNFREED]; /* that the device failed to free; freed again when the pool is destroyed */
+    bp_stream *reaper;                  /* frees after the release events */
+    bp_unfreed unfreed[BP_MAX_UNFREED]; /* that the device failed to free; freed again when the pool is destroyed */
     uint32_t unfreed_count;
 } bp_dynamic_memory;
 

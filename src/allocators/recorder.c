@@ -9,7 +9,7 @@
 
 #include "allocators/observers.h"
 #include "allocators/report.h"
-#include "core/timeout.h"
+#include "core/clock.h"
 
 bp_status bp_recorder_create(size_t entries, bool timestamps, bp_recorder **recorder)
 {
@@ -116,9 +116,9 @@ bp_pool_event bp_recorder_read(const bp_recorder *recorder, uint64_t number)
 
 bp_status bp_pool_trace_start(bp_pool *pool, size_t entries, int timestamps)
 {
-    if (pool == NULL || entries == 0 || entries > BP_MOST_ENTRIES)
+    if (pool == NULL || entries == 0 || entries > BP_MAX_ENTRIES)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pool_trace_start: expected a pool and 1 to %zu entries, got %zu",
-                       BP_MOST_ENTRIES, entries);
+                       BP_MAX_ENTRIES, entries);
     bp_recorder *recorder, *before = pool->recording.last;
     BP_TRY(bp_recorder_create(entries, timestamps != 0, &recorder));
     bp_pool_trace_stop(pool);

@@ -19,9 +19,9 @@ struct bp_recorder {
     bp_record *ring;
 };
 
-#define BP_MOST_ENTRIES ((size_t)1 << 30)
+#define BP_MAX_ENTRIES ((size_t)1 << 30)
 
-/* Makes a ring of `entries` (1 to BP_MOST_ENTRIES), rounded up to a power of two. Its pages are touched here: recording neither allocates
+/* Makes a ring of `entries` (1 to BP_MAX_ENTRIES), rounded up to a power of two. Its pages are touched here: recording neither allocates
  * nor faults. */
 bp_status bp_recorder_create(size_t entries, bool timestamps, bp_recorder **recorder);
 void bp_recorder_destroy(bp_recorder **recorder);

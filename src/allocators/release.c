@@ -6,7 +6,7 @@
 
 typedef enum purpose { RELEASE, CANCEL, USE } purpose;
 
-#define MOST_STREAMS_PER_CALL 64
+#define MAX_STREAMS_PER_CALL 64
 
 /* State of a call. All its requests share the point of a stream. */
 typedef struct releasing {
@@ -17,7 +17,7 @@ typedef struct releasing {
     purpose purpose;
     bool dynamic; /* a request is dynamic */
     uint32_t taken_count;
-    bp_point taken[MOST_STREAMS_PER_CALL];
+    bp_point taken[MAX_STREAMS_PER_CALL];
 } releasing;
 
 /* Not initialised as a whole: clearing the points would take longer than the rest of the call. */
@@ -122,10 +122,10 @@ static bp_status take_point(releasing *c, bp_stream *stream)
 {
     if (find_taken(c, stream) != NULL)
         return BP_OK;
-    if (c->taken_count == MOST_STREAMS_PER_CALL)
+    if (c->taken_count == MAX_STREAMS_PER_CALL)
         return bp_fail(BP_ERR_UNSUPPORTED,
                        "pool %.40s: one call releases requests of more than %d streams; release in several calls",
-                       c->pool->info.name, MOST_STREAMS_PER_CALL);
+                       c->pool->info.name, MAX_STREAMS_PER_CALL);
     bool recorded;
     bp_point *p = &c->taken[c->taken_count];
     p->stream = stream;

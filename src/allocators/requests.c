@@ -54,7 +54,7 @@ void bp_dynamic_free(bp_pool *pool, uint32_t id, bp_stream *stream)
     if (bp_device_free(pool->device, address, r->bytes, stream) == BP_OK)
         return;
     pthread_mutex_lock(&pool->binding); /* the device failed to free it: kept until the pool is destroyed */
-    if (pool->dynamic.unfreed_count < BP_MOST_UNFREED)
+    if (pool->dynamic.unfreed_count < BP_MAX_UNFREED)
         pool->dynamic.unfreed[pool->dynamic.unfreed_count++] = (bp_unfreed){address, r->bytes};
     pthread_mutex_unlock(&pool->binding);
     snprintf(text, sizeof text, "pool %.40s: the device could not free %llu bytes of dynamic memory", pool->info.name,

@@ -180,22 +180,22 @@ static void print_value(const bp_comm *comm, size_t bytes, const field *f, uint3
  * sentence. */
 static bool agreement_compare(const bp_comm *comm, size_t bytes, const field *f, const char *about, bp_verdict *verdict)
 {
-    uint32_t most = find_majority(comm, bytes, f), first = UINT32_MAX, differing = 0;
+    uint32_t max = find_majority(comm, bytes, f), first = UINT32_MAX, differing = 0;
     for (uint32_t rank = comm->traits.ranks; rank-- > 0;)
-        if (!same(comm, bytes, f, most, rank))
+        if (!same(comm, bytes, f, max, rank))
             differing++, first = rank;
     if (differing == 0)
         return true;
     char here[80], there[80], others[32] = "";
     print_value(comm, bytes, f, first, here, sizeof here);
-    print_value(comm, bytes, f, most, there, sizeof there);
+    print_value(comm, bytes, f, max, there, sizeof there);
     if (differing > 1)
         snprintf(others, sizeof others, " (and %u more)", differing - 1);
     memset(verdict, 0, sizeof *verdict);
     verdict->status = BP_ERR_MISMATCH;
     verdict->named = 1;
     snprintf(verdict->words, sizeof verdict->words, "%srank %u%s of communicator %s has %s %s, rank %u has %s", about,
-             first, others, comm->name, f->what, here, most, there);
+             first, others, comm->name, f->what, here, max, there);
     return false;
 }
 

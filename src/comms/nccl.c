@@ -11,8 +11,9 @@
 #include <string.h>
 #include <time.h>
 
+#include "comms/timeout.h"
+#include "core/clock.h"
 #include "core/memory.h"
-#include "core/timeout.h"
 
 /* ---- results -------------------------------------------------------------------------------------------------------- */
 

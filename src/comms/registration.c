@@ -313,8 +313,8 @@ static bp_status windows_register(bp_registration *r, uint32_t slab, bp_status s
             snprintf(window->because, sizeof window->because, "communicator %s was aborted", party->comm->name);
         if (party->lost || !bp_comm_is_alive(party->comm))
             continue;
-        int least = entry->exact ? (int)window->shown->asked : BP_REGISTER_BUFFER;
-        for (int kind = (int)window->shown->asked; kind >= least && kind > BP_REGISTER_NONE; kind--)
+        int min = entry->exact ? (int)window->shown->asked : BP_REGISTER_BUFFER;
+        for (int kind = (int)window->shown->asked; kind >= min && kind > BP_REGISTER_NONE; kind--)
             if (settle_kind(r, window, (bp_register_kind)kind, &verdict))
                 break;
     }

@@ -19,9 +19,9 @@
 #include <unistd.h>
 
 #define BUFFER_BYTES (256u * 1024u)
-#define MOST_LINKS 40
-#define MOST_TRIES 100
-#define MOST_ENTRIES                                                                                                   \
+#define MAX_LINKS 40
+#define MAX_TRIES 100
+#define MAX_ENTRIES                                                                                                    \
     4096 /* entries of a folder that are searched for staging files of dead writers; a folder of recordings has one file per rank */
 #define STAGED_PREFIX ".bucketpool-"
 #define STAGED_DIGITS 16
@@ -64,7 +64,7 @@ static int follow(const char *path, char at[PATH_MAX], bool *is_link)
     if (strlen(path) >= PATH_MAX)
         return ENAMETOOLONG;
     memcpy(at, path, strlen(path) + 1);
-    for (int links = 0; links < MOST_LINKS; links++) {
+    for (int links = 0; links < MAX_LINKS; links++) {
         ssize_t bytes = is_descriptor(at) ? -1 : readlink(at, target, sizeof target - 1);
         if (bytes < 0)
             return 0;
@@ -193,7 +193,7 @@ static void remove_all_dead(int folder)
     if (entries == NULL && list >= 0)
         close(list);
     const struct dirent *entry;
-    for (int i = 0; entries != NULL && i < MOST_ENTRIES && (entry = readdir(entries)) != NULL; i++) {
+    for (int i = 0; entries != NULL && i < MAX_ENTRIES && (entry = readdir(entries)) != NULL; i++) {
         if (is_staged_name(entry->d_name))
             remove_dead(folder, entry->d_name);
     }
@@ -215,7 +215,7 @@ static bool is_kept(int file)
 static int stage(bp_output *o)
 {
     remove_all_dead(o->folder);
-    for (int tries = 0; tries < MOST_TRIES; tries++) {
+    for (int tries = 0; tries < MAX_TRIES; tries++) {
         uint64_t number;
         if (getentropy(&number, sizeof number) != 0)
             return errno;

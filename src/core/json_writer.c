@@ -138,7 +138,7 @@ static void begin(bp_json_writer *w, const char *key)
 static void begin_level(bp_json_writer *w, const char *key, bool is_list, bool is_row)
 {
     begin(w, key);
-    if (w->depth + 1 == BP_JSON_MOST_LEVELS)
+    if (w->depth + 1 == BP_JSON_MAX_LEVELS)
         fail_use(w, "more than 31 levels");
     if (w->status != BP_OK)
         return;

@@ -5,7 +5,7 @@
 
 #include "core/files.h"
 
-#define BP_JSON_MOST_LEVELS 32
+#define BP_JSON_MAX_LEVELS 32
 
 typedef enum bp_json_layout {
     BP_JSON_LINES,   /* a line for each member and element; rows on one line */
@@ -28,8 +28,8 @@ typedef struct bp_json_writer {
     struct {
         size_t begin; /* in `text` */
         bool is_list, is_row;
-    } levels[BP_JSON_MOST_LEVELS]; /* open objects and lists; the first is the document */
-    bool has_any, needs_line;      /* innermost level: has a value; the next value starts a line */
+    } levels[BP_JSON_MAX_LEVELS]; /* open objects and lists; the first is the document */
+    bool has_any, needs_line;     /* innermost level: has a value; the next value starts a line */
 } bp_json_writer;
 
 /* Members of an object have a key; elements of a list and the document pass NULL. A wrong key, a second document, or

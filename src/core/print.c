@@ -32,19 +32,19 @@ static void put_spaces(printer *p, size_t count)
 }
 
 /* Appends text from outside, at most so many bytes of it, or only counts its characters, for `p` NULL. */
-static size_t put_text(printer *p, const char *text, size_t most)
+static size_t put_text(printer *p, const char *text, size_t max)
 {
     size_t characters = 0;
-    for (size_t at = 0, step; at < most && text[at] != '\0'; at += step) {
+    for (size_t at = 0, step; at < max && text[at] != '\0'; at += step) {
         unsigned char next[5] = {0}; /* a text with a precision need not end */
         size_t there = 0;
-        while (there < 4 && there < most - at && text[at + there] != '\0') {
+        while (there < 4 && there < max - at && text[at + there] != '\0') {
             next[there] = (unsigned char)text[at + there];
             there++;
         }
         size_t bytes = bp_character_bytes(next);
         size_t promised = next[0] < 0xC2 ? 1 : next[0] < 0xE0 ? 2 : next[0] < 0xF0 ? 3 : next[0] < 0xF5 ? 4 : 1;
-        if (bytes == 0 && promised > there && there == most - at)
+        if (bytes == 0 && promised > there && there == max - at)
             break; /* the precision cuts a character */
         char shown[16];
         step = bytes > 0 ? bytes : 1;
@@ -136,13 +136,13 @@ static void put_conversion(printer *p, const conversion *c, bp_printed value)
 
 static void put_argument(printer *p, const conversion *c, const char *text)
 {
-    size_t most = c->has_precision ? c->precision : SIZE_MAX, characters = 0;
+    size_t max = c->has_precision ? c->precision : SIZE_MAX, characters = 0;
     text = text != NULL ? text : "(null)";
     if (c->width > 0)
-        characters = put_text(NULL, text, most);
+        characters = put_text(NULL, text, max);
     size_t padding = c->width > characters ? c->width - characters : 0;
     put_spaces(p, c->left ? 0 : padding);
-    put_text(p, text, most);
+    put_text(p, text, max);
     put_spaces(p, c->left ? padding : 0);
 }
 

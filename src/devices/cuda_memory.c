@@ -19,7 +19,7 @@
 #define MULTICAST 132
 
 /* If the recommended multicast granularity is larger, the minimum is used: slabs would be rounded up too far. */
-#define MOST_MULTICAST_BYTES (UINT64_C(64) << 20)
+#define MAX_MULTICAST_BYTES (UINT64_C(64) << 20)
 
 static bp_status cuda_fail_memory(const bp_cuda *cuda, int error, uint64_t bytes, const char *function,
                                   const char *what)
@@ -73,8 +73,8 @@ bp_status bp_cuda_choose_memory(bp_cuda *cuda)
     BP_TRY(bp_cuda_attribute(cuda, HANDLE_TYPE_FABRIC, &fabric));
     BP_TRY(bp_cuda_attribute(cuda, HANDLE_TYPE_FILE, &file));
     BP_TRY(bp_cuda_attribute(cuda, RDMA_WITH_VIRTUAL_MEMORY, &rdma));
-    const int least = file != 0 ? BP_CU_HANDLE_FILE : 0;
-    info->handle_types = least | (fabric != 0 && !cuda->config.no_fabric ? BP_CU_HANDLE_FABRIC : 0);
+    const int min = file != 0 ? BP_CU_HANDLE_FILE : 0;
+    info->handle_types = min | (fabric != 0 && !cuda->config.no_fabric ? BP_CU_HANDLE_FABRIC : 0);
     info->rdma = rdma != 0;
     unsigned long long handle;
     int error = BP_CU_SUCCESS;
@@ -88,7 +88,7 @@ bp_status bp_cuda_choose_memory(bp_cuda *cuda)
         if (error == BP_CU_SUCCESS || info->handle_types == 0 ||
             (error != BP_CU_NOT_PERMITTED && error != BP_CU_NOT_SUPPORTED))
             break;
-        info->handle_types = info->handle_types != least ? least : 0;
+        info->handle_types = info->handle_types != min ? min : 0;
     } while (true);
     if (error != BP_CU_SUCCESS)
         return cuda_fail_memory(cuda, error, info->recommended_granularity, "cuMemCreate", "a trial allocation");
@@ -96,7 +96,7 @@ bp_status bp_cuda_choose_memory(bp_cuda *cuda)
     BP_TRY(bp_cuda_check(cuda, error, "cuMemRelease", "freeing a trial allocation"));
 
     BP_TRY(ask_multicast(cuda, RECOMMENDED, &info->multicast_granularity));
-    if (info->multicast_granularity > MOST_MULTICAST_BYTES)
+    if (info->multicast_granularity > MAX_MULTICAST_BYTES)
         BP_TRY(ask_multicast(cuda, MINIMUM, &info->multicast_granularity));
     cuda->traits.granularity = info->multicast_granularity > info->recommended_granularity
                                    ? info->multicast_granularity
@@ -144,14 +144,14 @@ static bp_status cuda_memory_check_bytes(const bp_cuda *cuda, uint64_t bytes, co
 static bp_status cuda_take_budget(bp_cuda *cuda, uint64_t bytes)
 {
     pthread_mutex_lock(&cuda->lock);
-    const uint64_t used = cuda->committed_bytes, most = cuda->config.memory_bytes;
-    const bool fits = most == 0 || (used <= most && bytes <= most - used);
+    const uint64_t used = cuda->committed_bytes, max = cuda->config.memory_bytes;
+    const bool fits = max == 0 || (used <= max && bytes <= max - used);
     cuda->committed_bytes += fits ? bytes : 0;
     pthread_mutex_unlock(&cuda->lock);
     if (!fits)
         return bp_fail(BP_ERR_NO_DEVICE_MEMORY, "cuda: commit of %llu bytes: %llu of %llu are left of memory_bytes",
-                       (unsigned long long)bytes, (unsigned long long)(used > most ? 0 : most - used),
-                       (unsigned long long)most);
+                       (unsigned long long)bytes, (unsigned long long)(used > max ? 0 : max - used),
+                       (unsigned long long)max);
     return BP_OK;
 }
 

@@ -491,7 +491,7 @@ bp_status bp_cuda_module_kernel(bp_cuda_module *module, const char *name, bp_cud
 }
 
 /* CUfunction_attribute. */
-enum { STATIC_SHARED_BYTES = 1, MOST_DYNAMIC_SHARED_BYTES = 8, SHARED_PERCENT = 9 };
+enum { STATIC_SHARED_BYTES = 1, MAX_DYNAMIC_SHARED_BYTES = 8, SHARED_PERCENT = 9 };
 
 bp_status bp_cuda_kernel_allow_shared(const bp_cuda_kernel *kernel, uint32_t *bytes)
 {
@@ -503,15 +503,15 @@ bp_status bp_cuda_kernel_allow_shared(const bp_cuda_kernel *kernel, uint32_t *by
     BP_TRY(bp_cuda_push(cuda));
     const char *called = "cuFuncGetAttribute";
     int error = driver->cuFuncGetAttribute(&used, STATIC_SHARED_BYTES, kernel->function);
-    const int most = cuda->shared_bytes > used ? cuda->shared_bytes - used : 0;
+    const int max = cuda->shared_bytes > used ? cuda->shared_bytes - used : 0;
     if (error == BP_CU_SUCCESS) {
         called = "cuFuncSetAttribute";
-        error = driver->cuFuncSetAttribute(kernel->function, MOST_DYNAMIC_SHARED_BYTES, most);
+        error = driver->cuFuncSetAttribute(kernel->function, MAX_DYNAMIC_SHARED_BYTES, max);
     }
     if (error == BP_CU_SUCCESS)
         error = driver->cuFuncSetAttribute(kernel->function, SHARED_PERCENT, 100);
     BP_TRY(bp_cuda_pop_check(cuda, error, called, "allowing a kernel more shared memory"));
-    *bytes = (uint32_t)most;
+    *bytes = (uint32_t)max;
     return BP_OK;
 }
 

@@ -528,19 +528,19 @@ bp_status bp_json_name(const bp_json_at *at, const char **name)
     return BP_OK;
 }
 
-bp_status bp_json_whole(const bp_json_at *at, uint64_t least, uint64_t most, uint64_t *value)
+bp_status bp_json_whole(const bp_json_at *at, uint64_t min, uint64_t max, uint64_t *value)
 {
     json_int_t number = json_integer_value(at->value);
-    if (json_is_integer(at->value) && number >= 0 && (uint64_t)number >= least && (uint64_t)number <= most) {
+    if (json_is_integer(at->value) && number >= 0 && (uint64_t)number >= min && (uint64_t)number <= max) {
         *value = (uint64_t)number;
         return BP_OK;
     }
     char expected[80] = "a positive integer";
-    if (most < INT64_MAX)
-        snprintf(expected, sizeof expected, "an integer from %llu to %llu", (unsigned long long)least,
-                 (unsigned long long)most);
-    else if (least != 1)
-        snprintf(expected, sizeof expected, "an integer of at least %llu", (unsigned long long)least);
+    if (max < INT64_MAX)
+        snprintf(expected, sizeof expected, "an integer from %llu to %llu", (unsigned long long)min,
+                 (unsigned long long)max);
+    else if (min != 1)
+        snprintf(expected, sizeof expected, "an integer of at least %llu", (unsigned long long)min);
     return bp_json_fail_kind(at, expected);
 }
 

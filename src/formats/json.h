@@ -44,7 +44,7 @@ bp_status bp_json_expect_list(const bp_json_at *at);
 /* A string that is a name (bp_is_name); lives as long as the document. */
 bp_status bp_json_name(const bp_json_at *at, const char **name);
 /* An integer from `least` to `most`. */
-bp_status bp_json_whole(const bp_json_at *at, uint64_t least, uint64_t most, uint64_t *value);
+bp_status bp_json_whole(const bp_json_at *at, uint64_t min, uint64_t max, uint64_t *value);
 /* Leaves *value unchanged if the member is absent. */
 bp_status bp_json_flag(const bp_json_at *at, bool *value);
 bp_status bp_json_dtype(const bp_json_at *at, bp_dtype *dtype);

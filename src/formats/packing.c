@@ -230,10 +230,10 @@ static bp_status packing_add_life(bp_packing *packing, size_t item, uint64_t beg
 {
     if (field == NULL)
         return bp_packing_add_interval(packing, item, begin, end);
-    size_t most = strlen(field->text) / 4 + 1, count; /* the shortest gap takes 4 bytes: "1-2 3-4" */
-    gap *gaps = calloc(most, sizeof *gaps);
+    size_t max = strlen(field->text) / 4 + 1, count; /* the shortest gap takes 4 bytes: "1-2 3-4" */
+    gap *gaps = calloc(max, sizeof *gaps);
     if (gaps == NULL)
-        return bp_fail_memory(most * sizeof *gaps);
+        return bp_fail_memory(max * sizeof *gaps);
     bp_status status = read_gaps(csv, field, begin, end, gaps, &count);
     uint64_t left = end - begin, from = begin;
     for (size_t i = 0; status == BP_OK && i < count; i++)

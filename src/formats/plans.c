@@ -115,12 +115,12 @@ bp_status bp_plan_write(const bp_plan *plan, const char *path)
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-#define MOST_BYTES ((uint64_t)INT64_MAX)
+#define MAX_BYTES ((uint64_t)INT64_MAX)
 
-static bp_status read_whole(const bp_json_at *object, const char *key, uint64_t least, uint64_t most, uint64_t *value)
+static bp_status read_whole(const bp_json_at *object, const char *key, uint64_t min, uint64_t max, uint64_t *value)
 {
     bp_json_at member = bp_json_member(object, key);
-    return bp_json_whole(&member, least, most, value);
+    return bp_json_whole(&member, min, max, value);
 }
 
 static bp_status plan_read_name(const bp_json_at *object, const char *key, const char **name)
@@ -152,12 +152,12 @@ static bp_status read_head(const bp_json_at *root, bp_plan_info *info)
                                      "from the model");
     BP_TRY(read_whole(root, "copies", 0, UINT32_MAX, &number));
     info->copies = (uint32_t)number;
-    BP_TRY(read_whole(root, "alignment", 1, MOST_BYTES, &info->alignment));
-    BP_TRY(read_whole(root, "bytes", 0, MOST_BYTES, &info->bytes));
+    BP_TRY(read_whole(root, "alignment", 1, MAX_BYTES, &info->alignment));
+    BP_TRY(read_whole(root, "bytes", 0, MAX_BYTES, &info->bytes));
     static const char *const bound_members[] = {"lower_bound_bytes", "optimal", NULL};
     bp_json_at bound = bp_json_member(root, "bound");
     BP_TRY(bp_json_expect_object(&bound, bound_members));
-    BP_TRY(read_whole(&bound, "lower_bound_bytes", 0, MOST_BYTES, &info->lower_bound_bytes));
+    BP_TRY(read_whole(&bound, "lower_bound_bytes", 0, MAX_BYTES, &info->lower_bound_bytes));
     bool optimal = false;
     bp_json_at flag = bp_json_member(&bound, "optimal");
     BP_TRY(bp_json_flag(&flag, &optimal));
@@ -171,7 +171,7 @@ static bp_status read_slab(const bp_json_at *at, void *element)
     bp_plan_slab *slab = element;
     BP_TRY(bp_json_expect_object(at, members));
     BP_TRY(plan_read_name(at, "group", &slab->group));
-    return read_whole(at, "bytes", 0, MOST_BYTES, &slab->bytes);
+    return read_whole(at, "bytes", 0, MAX_BYTES, &slab->bytes);
 }
 
 static bp_status read_class(const bp_json_at *at, void *element)
@@ -184,9 +184,9 @@ static bp_status read_class(const bp_json_at *at, void *element)
     bp_json_at dtype = bp_json_member(at, "dtype");
     BP_TRY(bp_json_dtype(&dtype, &c->dtype));
     BP_TRY(read_whole(at, "copies", 1, UINT32_MAX, &copies));
-    BP_TRY(read_whole(at, "offset", 0, MOST_BYTES, &c->offset));
-    BP_TRY(read_whole(at, "stride", 0, MOST_BYTES, &c->stride));
-    BP_TRY(read_whole(at, "bytes", 1, MOST_BYTES, &c->bytes));
+    BP_TRY(read_whole(at, "offset", 0, MAX_BYTES, &c->offset));
+    BP_TRY(read_whole(at, "stride", 0, MAX_BYTES, &c->stride));
+    BP_TRY(read_whole(at, "bytes", 1, MAX_BYTES, &c->bytes));
     c->slab = (uint32_t)slab;
     c->copies = (uint32_t)copies;
     return BP_OK;
@@ -208,7 +208,7 @@ static bp_status read_request(const bp_json_at *at, void *element)
     bp_json_at role_at = bp_json_member(at, "role"), dtype_at = bp_json_member(at, "dtype");
     BP_TRY(bp_json_fail_at(&role_at, bp_role_parse(role_name, &role)));
     BP_TRY(bp_json_dtype(&dtype_at, &r->dtype));
-    BP_TRY(read_whole(at, "bytes", 0, MOST_BYTES, &r->bytes));
+    BP_TRY(read_whole(at, "bytes", 0, MAX_BYTES, &r->bytes));
     BP_TRY(read_whole(at, "used_bytes", 0, r->bytes, &r->used_bytes));
     r->ordinal = (uint32_t)ordinal;
     r->role = role;
@@ -218,7 +218,7 @@ static bp_status read_request(const bp_json_at *at, void *element)
     r->placement = BP_PLACE_PLANNED;
     BP_TRY(read_whole(at, "slab", 0, UINT16_MAX, &slab));
     r->slab = (uint32_t)slab;
-    return read_whole(at, "offset", 0, MOST_BYTES, &r->offset);
+    return read_whole(at, "offset", 0, MAX_BYTES, &r->offset);
 }
 
 /* Reads a member that is a list into an array. */

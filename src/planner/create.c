@@ -197,7 +197,7 @@ static bp_status plan_role(bp_assembly *a, uint32_t role_id, bp_policy_function 
     bp_plan_role role = {.role = role_id,
                          .roles = BP_ROLE_BIT(role_id),
                          .copies = layout->copies,
-                         .live_units = units->most_live,
+                         .live_units = units->max_live,
                          .method = ""};
     bp_bound bound, dynamic;
     BP_TRY(bp_bound_of(a->buckets, a->schedule, role.roles, a->config->alignment, NULL, &bound));
@@ -296,7 +296,7 @@ static bp_status add_pool(bp_assembly *a, uint32_t roles, const bp_scheduled_poo
             continue;
         bp_live_units units = {0};
         BP_TRY(bp_live_units_init(a->buckets, a->schedule, id, &units));
-        role.live_units = units.most_live > role.live_units ? units.most_live : role.live_units;
+        role.live_units = units.max_live > role.live_units ? units.max_live : role.live_units;
         bp_live_units_finish(&units);
     }
 

@@ -129,7 +129,7 @@ bp_status bp_live_units_count_live(bp_live_units *units)
 {
     int32_t *changes;
     BP_TRY(bp_new_array((size_t)units->step_count + 1, sizeof *changes, (void **)&changes));
-    units->most_live = units->most_live_step = 0;
+    units->max_live = units->max_live_step = 0;
     for (size_t i = 0; i < units->count; i++) {
         for (uint32_t k = 0; k < units->units[i].interval_count; k++) {
             const bp_interval *interval = &units->intervals[units->units[i].first_interval + k];
@@ -140,9 +140,9 @@ bp_status bp_live_units_count_live(bp_live_units *units)
     int32_t live = 0;
     for (uint32_t step = 0; step < units->step_count; step++) {
         live += changes[step];
-        if (live > (int32_t)units->most_live) {
-            units->most_live = (uint32_t)live;
-            units->most_live_step = step;
+        if (live > (int32_t)units->max_live) {
+            units->max_live = (uint32_t)live;
+            units->max_live_step = step;
         }
     }
     free(changes);
@@ -255,15 +255,15 @@ static bool assign_exactly(occupancy *o, uint32_t copies)
     for (uint32_t copy = 0; copy < o->copies; copy++)
         memset(o->taken[copy], 0, o->words * sizeof **o->taken);
     while (depth < count && o->trials_left > 0) {
-        uint32_t most = o->in_use[depth] + 1 < copies ? o->in_use[depth] + 1 : copies;
-        while (next < most && o->trials_left > 0 && !live_units_take(o, &units[depth], next)) {
+        uint32_t max = o->in_use[depth] + 1 < copies ? o->in_use[depth] + 1 : copies;
+        while (next < max && o->trials_left > 0 && !live_units_take(o, &units[depth], next)) {
             next++;
             o->trials_left--;
         }
         if (o->trials_left == 0)
             return false;
         o->trials_left--;
-        if (next < most) {
+        if (next < max) {
             copy_of[depth] = next;
             o->in_use[depth + 1] = next + 1 > o->in_use[depth] ? next + 1 : o->in_use[depth];
             depth++;
@@ -327,7 +327,7 @@ static bp_status take_turns(const bp_live_units *units, uint32_t copies, uint32_
 
 static bp_status search(occupancy *o, uint32_t *copies, bool *proven)
 {
-    uint32_t asked = *copies, fewest = o->units->most_live, count = (uint32_t)o->units->count;
+    uint32_t asked = *copies, fewest = o->units->max_live, count = (uint32_t)o->units->count;
     bool works;
     *proven = true;
     if (asked != 0 && asked < fewest) {

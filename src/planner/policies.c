@@ -155,8 +155,8 @@ static bp_status place_units(const bp_policy_input *input, const shape *mode, co
     layout->feasible = used > 0;
     layout->copies = used > 0 ? used : input->config->copies;
     /* as in Megatron, as many buffer sets as units of any shape are live at once, even if fewer would do */
-    if (input->config->copies == 0 && layout->copies < all->most_live)
-        layout->copies = all->most_live;
+    if (input->config->copies == 0 && layout->copies < all->max_live)
+        layout->copies = all->max_live;
     BP_TRY(add_shared_classes(input, pooled, copies, layout));
     for (size_t t = 0; t < all->count && input->config->fallback == BP_FALLBACK_PERSISTENT; t++) {
         if (!has_shape(input, t, mode))
@@ -186,8 +186,8 @@ bp_status bp_policy_fixed(const bp_policy_input *input, bp_role_layout *layout)
         status = bp_new_array(pooled.count, sizeof *copies, (void **)&copies);
     if (status == BP_OK)
         status = place_units(input, &mode, &pooled, copies, layout);
-    layout->live_units = pooled.most_live;
-    layout->live_step = pooled.most_live_step;
+    layout->live_units = pooled.max_live;
+    layout->live_step = pooled.max_live_step;
     free(copies);
     free(pooled.units);
     return status;
@@ -275,19 +275,19 @@ bp_status bp_policy_max(const bp_policy_input *input, bp_role_layout *layout)
     layout->feasible = true;
     if (units->count == 0)
         return BP_OK;
-    size_t most = 0;
+    size_t max = 0;
     for (size_t t = 0; t < units->count; t++)
-        most = units->units[t].request_count > most ? units->units[t].request_count : most;
+        max = units->units[t].request_count > max ? units->units[t].request_count : max;
     uint32_t *copies = NULL;
     ranked *scratch = NULL;
     bp_status status = bp_new_array(units->count, sizeof *copies, (void **)&copies);
     if (status == BP_OK)
-        status = bp_new_array(most, sizeof *scratch, (void **)&scratch);
+        status = bp_new_array(max, sizeof *scratch, (void **)&scratch);
     uint32_t used = input->config->copies;
     if (status == BP_OK)
         status = bp_live_units_assign_copies(units, &used, copies, &layout->proven);
-    layout->live_units = units->most_live;
-    layout->live_step = units->most_live_step;
+    layout->live_units = units->max_live;
+    layout->live_step = units->max_live_step;
     layout->feasible = used > 0;
     layout->copies = used > 0 ? used : input->config->copies; /* infeasible: report the bytes of the requested copies */
     rank_table ranks = {0};

@@ -50,15 +50,15 @@ typedef struct bp_live_units {
     size_t count;
     bp_interval *intervals;
     uint32_t step_count;
-    uint32_t most_live;      /* largest number of units live at once */
-    uint32_t most_live_step; /* the first step with most_live units */
+    uint32_t max_live;      /* largest number of units live at once */
+    uint32_t max_live_step; /* the first step with max_live units */
 } bp_live_units;
 
 bp_status bp_live_units_init(const bp_buckets *buckets, const bp_schedule *schedule, uint32_t role,
                              bp_live_units *units);
 void bp_live_units_finish(bp_live_units *units);
 
-/* Computes most_live and most_live_step of a set that bp_live_units_init did not make. */
+/* Computes max_live and max_live_step of a set that bp_live_units_init did not make. */
 bp_status bp_live_units_count_live(bp_live_units *units);
 
 /* Assigns units to copies so that no two live units share one (interval colouring). *copies in: the limit; 0: as few as greedy

@@ -8,7 +8,7 @@
 #include <sys/auxv.h>
 
 #include "allocators/pool.h"
-#include "core/timeout.h"
+#include "comms/timeout.h"
 #include "shared/machine.h"
 
 static void check(bp_status status)

@@ -113,7 +113,7 @@ static void test_touch(void **state)
     (void)state;
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     for (uint64_t pages = 1; pages < 6000; pages = pages * 3 + 1)
-        for (uint32_t threads = 1; threads <= BP_MOST_TOUCH_THREADS; threads *= 4) {
+        for (uint32_t threads = 1; threads <= BP_MAX_TOUCH_THREADS; threads *= 4) {
             const uint64_t bytes = pages * page;
             uint8_t *memory = mmap(NULL, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
             assert_ptr_not_equal(memory, MAP_FAILED);

@@ -299,13 +299,13 @@ static void test_misuse(void **state)
         assert_int_equal(bp_json_close(&w), BP_ERR_INTERNAL);
         free(w.text);
     }
-    for (unsigned levels = BP_JSON_MOST_LEVELS - 1; levels <= BP_JSON_MOST_LEVELS; levels++) {
+    for (unsigned levels = BP_JSON_MAX_LEVELS - 1; levels <= BP_JSON_MAX_LEVELS; levels++) {
         bp_json_writer w = {.layout = BP_JSON_FITTED};
         for (unsigned i = 0; i < levels; i++)
             bp_json_add_list(&w, NULL);
         for (unsigned i = 0; i < levels; i++)
             bp_json_end(&w);
-        assert_int_equal(bp_json_close(&w), levels < BP_JSON_MOST_LEVELS ? BP_OK : BP_ERR_INTERNAL);
+        assert_int_equal(bp_json_close(&w), levels < BP_JSON_MAX_LEVELS ? BP_OK : BP_ERR_INTERNAL);
         free(w.text);
     }
     bp_json_writer w = {0}; /* keeps the first failure */

@@ -258,7 +258,7 @@ static outcome drive_in_pieces(scenario *s, bp_device *device, bool has_memory, 
                                   .schedule = s->schedule,
                                   .seed = 1,
                                   .has_memory = has_memory,
-                                  .steps_ahead = MOST_STEPS_AHEAD,
+                                  .steps_ahead = MAX_STEPS_AHEAD,
                                   .promises = true,
                                   .piece_bytes = piece_bytes};
     if (o.status == BP_OK)

@@ -14,8 +14,8 @@
 #include "shared/machine.h"
 
 #define CUDA_BYTES (UINT64_C(1) << 30)
-#define LEAST_HOST_BYTES (UINT64_C(64) << 20)
-#define MOST_HOST_BYTES (UINT64_C(2) << 30)
+#define MIN_HOST_BYTES (UINT64_C(64) << 20)
+#define MAX_HOST_BYTES (UINT64_C(2) << 30)
 #define CUDA_COPIES 4 /* per measurement, to hide the launch overhead */
 #define PAGE 4096u
 
@@ -27,9 +27,9 @@ uint64_t bench_copy_bytes(const bench_device *device)
     if (device->cuda)
         bytes = CUDA_BYTES;
     else
-        bytes = bytes < LEAST_HOST_BYTES ? LEAST_HOST_BYTES : bytes > MOST_HOST_BYTES ? MOST_HOST_BYTES : bytes;
-    uint64_t most = device->free_bytes / 16;
-    return 2 * ((bytes < most ? bytes : most) / PAGE * PAGE);
+        bytes = bytes < MIN_HOST_BYTES ? MIN_HOST_BYTES : bytes > MAX_HOST_BYTES ? MAX_HOST_BYTES : bytes;
+    uint64_t max = device->free_bytes / 16;
+    return 2 * ((bytes < max ? bytes : max) / PAGE * PAGE);
 }
 
 bp_status bench_copy_init(const bench_device *device, bench_copy *c)

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #define STAGING_BYTES (UINT64_C(4) << 20) /* a period of the widest dtype fits */
-#define MOST_PERIODS 16                   /* per copy; more would fall out of a host's caches */
+#define MAX_PERIODS 16                    /* per copy; more would fall out of a host's caches */
 
 /* ---- numbers --------------------------------------------------------------------------------------------------------------- */
 
@@ -141,12 +141,12 @@ static bp_status copy(const bench_staging *s, void *to, const void *from, uint64
 bp_status bench_fill(bench_staging *s, bench_pattern pattern, bp_dtype dtype, uint64_t elements, void *to)
 {
     uint64_t width = bp_dtype_bits(dtype) / 8, first = elements < BENCH_PERIOD ? elements : BENCH_PERIOD;
-    uint64_t bytes = elements * width, most = first * width * MOST_PERIODS;
+    uint64_t bytes = elements * width, max = first * width * MAX_PERIODS;
     for (uint64_t i = 0; i < first; i++)
         write_element(s->memory, dtype, i, (float)bench_element(pattern, i));
     BP_TRY(copy(s, to, s->memory, first * width));
     for (uint64_t done = first * width, step; done < bytes; done += step) {
-        step = done < most ? done : most;
+        step = done < max ? done : max;
         step = step < bytes - done ? step : bytes - done;
         BP_TRY(bp_stream_copy(s->device->stream, (uint8_t *)to + done, to, step));
     }

@@ -28,7 +28,7 @@ const option_row bench_common_table[] = {
     {.kind = OPTION_HEADING, .text = "Machine:", .group = 2},
     {"device", "D", "host, cuda or cuda:N (default host)", OPTION_OWN, .choices = devices, .parse = parse_device},
     {"turns", "N", "Measure everything N times in turns and print medians (default 5)", OPTION_U64,
-     offsetof(bench_common, turns), .least = 1, .most = 10000},
+     offsetof(bench_common, turns), .min = 1, .max = 10000},
     {.kind = OPTION_HEADING, .text = "Output:", .group = 3},
     {"json", NULL, "Print a bucketpool.bench/1 document", OPTION_FLAG, offsetof(bench_common, json)},
     {"color", "WHEN", "auto, always or never (default auto)", OPTION_CHOICE, offsetof(bench_common, color),

@@ -25,7 +25,7 @@ extern const option_row bench_common_table[];
 /* ---- times ------------------------------------------------------------------------------------------------------- */
 
 typedef struct bench_spread {
-    double median, least, most;
+    double median, min, max;
 } bench_spread;
 
 /* Sorts the values; the median of an even number is the mean of the middle two. All zeros without values. */

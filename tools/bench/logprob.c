@@ -11,7 +11,7 @@
 
 /* ---- options of log-probabilities -------------------------------------------------------------------------------- */
 
-#define MOST_SIZE (UINT64_C(1) << 40) /* of a list's values; larger products are checked for overflow */
+#define MAX_SIZE (UINT64_C(1) << 40) /* of a list's values; larger products are checked for overflow */
 
 static const choice dtypes[] = {{"bf16", BP_DTYPE_BF16}, {"fp16", BP_DTYPE_FP16}, {"fp32", BP_DTYPE_FP32}, {0, 0}};
 static const choice gradients[] = {
@@ -46,13 +46,13 @@ static int add_value(const char *word, void *user)
     const list_target *target = user;
     uint64_t value = 0;
     if (strcmp(target->option, "chunk") != 0 || strcmp(word, "none") != 0) {
-        int code = value_number(target->option, word, 1, MOST_SIZE, &value);
+        int code = value_number(target->option, word, 1, MAX_SIZE, &value);
         if (code != EXIT_GO_ON)
             return code;
     }
-    if (target->list->count == BENCH_MOST_VALUES)
-        return cli_fail(EXIT_BAD_INPUT, "--%s: more than %d values; pass at most %d", target->option, BENCH_MOST_VALUES,
-                        BENCH_MOST_VALUES);
+    if (target->list->count == BENCH_MAX_VALUES)
+        return cli_fail(EXIT_BAD_INPUT, "--%s: more than %d values; pass at most %d", target->option, BENCH_MAX_VALUES,
+                        BENCH_MAX_VALUES);
     target->list->values[target->list->count++] = value;
     return EXIT_GO_ON;
 }
@@ -70,7 +70,7 @@ static int parse_scale(const char *name, const char *text, void *options)
     bench_parsed *parsed = options;
     parsed->scale_given = true;
     parsed->options.scale = 0;
-    return strcmp(text, "auto") == 0 ? EXIT_GO_ON : value_number(name, text, 1, MOST_SIZE, &parsed->options.scale);
+    return strcmp(text, "auto") == 0 ? EXIT_GO_ON : value_number(name, text, 1, MAX_SIZE, &parsed->options.scale);
 }
 
 #define FIELD(member) offsetof(bench_options, member)
@@ -95,8 +95,8 @@ static const option_row logprob_table[] = {
      "Measure the fused head with hidden size H, which never stores logits, against its "
      "matrix "
      "products alone",
-     OPTION_U64, FIELD(head), .least = 1, .most = MOST_SIZE},
-    {"threads", "N", "Host threads (default: OpenMP's)", OPTION_U32, FIELD(threads), .least = 1, .group = 2},
+     OPTION_U64, FIELD(head), .min = 1, .max = MAX_SIZE},
+    {"threads", "N", "Host threads (default: OpenMP's)", OPTION_U32, FIELD(threads), .min = 1, .group = 2},
     {"kernels", "K", "Host kernels: plain, avx2, avx512 or auto (default auto)", OPTION_CHOICE, FIELD(kernels),
      kernel_kinds},
     OPTION_END,
@@ -128,10 +128,10 @@ static int check_options(const bench_options *o)
         return cli_fail(EXIT_BAD_INPUT,
                         "--seq %llu with --vocab %llu: the size of the logits exceeds 64 bits; use smaller ones",
                         (unsigned long long)seq, (unsigned long long)vocab);
-    uint64_t most = seq > vocab ? seq : vocab;
-    if (o->head > 0 && (__builtin_mul_overflow(o->head, most, &bytes) || bytes > (uint64_t)INT64_MAX / 16))
+    uint64_t max = seq > vocab ? seq : vocab;
+    if (o->head > 0 && (__builtin_mul_overflow(o->head, max, &bytes) || bytes > (uint64_t)INT64_MAX / 16))
         return cli_fail(EXIT_BAD_INPUT, "--head %llu with %llu rows: the size exceeds 64 bits; use smaller ones",
-                        (unsigned long long)o->head, (unsigned long long)most);
+                        (unsigned long long)o->head, (unsigned long long)max);
     return EXIT_GO_ON;
 }
 

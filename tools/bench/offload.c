@@ -14,8 +14,8 @@
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
 
-#define MOST_BYTES (UINT64_C(1) << 46)
-#define LEAST_GROUP_BYTES 4096u
+#define MAX_BYTES (UINT64_C(1) << 46)
+#define MIN_GROUP_BYTES 4096u
 
 static const choice backings[] = {
     {"auto", BP_BACKING_AUTO}, {"pinned", BP_BACKING_PINNED}, {"staged", BP_BACKING_STAGED}, {0, 0}};
@@ -29,7 +29,7 @@ static int parse_size(const char *name, const char *text, void *options)
 {
     bench_offload_options *o = options;
     uint64_t *bytes = strcmp(name, "bytes") == 0 ? &o->bytes : &o->chunk_bytes;
-    if (!cli_parse_bytes(text, bytes) || *bytes == 0 || *bytes > MOST_BYTES)
+    if (!cli_parse_bytes(text, bytes) || *bytes == 0 || *bytes > MAX_BYTES)
         return cli_fail(EXIT_BAD_INPUT, "--%s: expected a size such as 512MiB, of at most 64 TiB, got \"%.40s\"", name,
                         text);
     return EXIT_GO_ON;
@@ -40,8 +40,8 @@ static int parse_size(const char *name, const char *text, void *options)
 static const option_row offload_table[] = {
     {.kind = OPTION_HEADING, .text = "Memory:", .group = 1},
     {"bytes", "SIZE", "Total size of the groups (default 1GiB)", OPTION_OWN, .parse = parse_size},
-    {"groups", "N", "Release groups of equal size, moved concurrently (default 1)", OPTION_U32, FIELD(groups),
-     .least = 1, .most = BENCH_OFFLOAD_MOST_GROUPS},
+    {"groups", "N", "Release groups of equal size, moved concurrently (default 1)", OPTION_U32, FIELD(groups), .min = 1,
+     .max = BENCH_OFFLOAD_MAX_GROUPS},
     {"chunk", "SIZE", "Size of one copy (default 32MiB)", OPTION_OWN, .parse = parse_size},
     {"backing", "B",
      "Host memory: pinned, staged (ordinary memory through two pinned chunks) or auto: pinned if "
@@ -73,7 +73,7 @@ static int parse_options(int argc, char **argv, bench_offload_options *options)
     int code = options_read(argc, argv, &reading);
     if (code != EXIT_GO_ON)
         return code;
-    if (options->bytes / options->groups < LEAST_GROUP_BYTES)
+    if (options->bytes / options->groups < MIN_GROUP_BYTES)
         return cli_fail(EXIT_BAD_INPUT,
                         "--bytes %llu: less than a page for each of %u groups; use more --bytes or fewer --groups",
                         (unsigned long long)options->bytes, options->groups);
@@ -175,13 +175,13 @@ static bench_way settle(const bench_offload *b, bench_leg whole, bench_leg copie
 static bp_status note_backing(bench_offload *b)
 {
     const bench_groups *g = &b->groups;
-    bp_offload_group groups[BENCH_OFFLOAD_MOST_GROUPS] = {{.size = sizeof groups[0]}};
+    bp_offload_group groups[BENCH_OFFLOAD_MAX_GROUPS] = {{.size = sizeof groups[0]}};
     size_t count = 0;
     b->kept.size = sizeof b->kept;
     b->pinned = true;
     BP_TRY(bp_pinned_statistics_get(g->kept, &b->kept));
-    BP_TRY(bp_offload_groups(g->offload, groups, BENCH_OFFLOAD_MOST_GROUPS, &count));
-    for (size_t i = 0; i < count && i < BENCH_OFFLOAD_MOST_GROUPS; i++) { /* the bench's own groups only */
+    BP_TRY(bp_offload_groups(g->offload, groups, BENCH_OFFLOAD_MAX_GROUPS, &count));
+    for (size_t i = 0; i < count && i < BENCH_OFFLOAD_MAX_GROUPS; i++) { /* the bench's own groups only */
         b->host_bytes += groups[i].host_bytes;
         b->pinned = b->pinned && groups[i].pinned != 0;
     }

@@ -11,7 +11,7 @@
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
 
-#define BENCH_OFFLOAD_MOST_GROUPS 64
+#define BENCH_OFFLOAD_MAX_GROUPS 64
 
 typedef struct bench_offload_options {
     bench_common common; /* first member: its option table refers to it */
@@ -43,7 +43,7 @@ typedef struct bench_groups {
     uint8_t *buffer;         /* pinned; the total size of the groups */
     bench_part *parts;       /* [group], then in slab order */
     size_t part_count;
-    char names[BENCH_OFFLOAD_MOST_GROUPS][BENCH_GROUP_CHARS];
+    char names[BENCH_OFFLOAD_MAX_GROUPS][BENCH_GROUP_CHARS];
     uint32_t count;
     uint64_t bytes;             /* of all groups, in whole pages each */
     double mapped;              /* time of the first mapped slab; 0: none since the copies were reset */

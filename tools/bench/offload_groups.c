@@ -17,7 +17,7 @@
 /* One slab of whole pages per group, in parts of at most PART_BYTES. */
 static bp_status make_plan(bench_groups *g, uint64_t each, bp_plan_request *requests, bp_plan **plan)
 {
-    bp_plan_slab slabs[BENCH_OFFLOAD_MOST_GROUPS];
+    bp_plan_slab slabs[BENCH_OFFLOAD_MAX_GROUPS];
     for (uint32_t i = 0; i < g->count; i++) {
         snprintf(g->names[i], sizeof g->names[i], "state.%u", i);
         slabs[i] = (bp_plan_slab){.bytes = each, .group = g->names[i]};
@@ -104,10 +104,10 @@ bp_status bench_groups_init(const bench_device *device, const bench_offload_opti
     const uint64_t each = (options->bytes / options->groups + PAGE - 1) / PAGE * PAGE;
     g->bytes = each * options->groups;
     /* the buffer and the kept contents; on the host also the groups */
-    uint64_t most = machine_available_bytes(), needed = (device->cuda ? 2 : 3) * g->bytes;
-    if (most != 0 && needed > most)
+    uint64_t max = machine_available_bytes(), needed = (device->cuda ? 2 : 3) * g->bytes;
+    if (max != 0 && needed > max)
         return bp_fail(BP_ERR_NO_HOST_MEMORY, "%llu bytes of host memory are needed, but %llu are free",
-                       (unsigned long long)needed, (unsigned long long)most);
+                       (unsigned long long)needed, (unsigned long long)max);
     BP_TRY(make_pool(g, each));
     bp_offload_config config;
     void *buffer = NULL;

@@ -11,25 +11,25 @@
 
 /* ---- offloads: the document -------------------------------------------------------------------------------------- */
 
-static void print_three(bp_json_writer *d, const char *key, double median, double least, double most)
+static void print_three(bp_json_writer *d, const char *key, double median, double min, double max)
 {
     bp_json_add_object(d, key);
     bp_json_add_real(d, "median", median);
-    bp_json_add_real(d, "min", least);
-    bp_json_add_real(d, "max", most);
+    bp_json_add_real(d, "min", min);
+    bp_json_add_real(d, "max", max);
     bp_json_end(d);
 }
 
 static void print_spread(bp_json_writer *d, const char *key, const bench_spread *s, double factor)
 {
-    print_three(d, key, factor * s->median, factor * s->least, factor * s->most);
+    print_three(d, key, factor * s->median, factor * s->min, factor * s->max);
 }
 
 /* The highest rate is that of the shortest turn. */
 static void print_rate(bp_json_writer *d, const char *key, const bench_offload *b, const bench_spread *s)
 {
     double gib = (double)b->groups.bytes / (double)(UINT64_C(1) << 30);
-    print_three(d, key, gib / s->median, gib / s->most, gib / s->least);
+    print_three(d, key, gib / s->median, gib / s->max, gib / s->min);
 }
 
 static void print_way(bp_json_writer *d, const char *key, const bench_offload *b, const bench_way *w, double first)
@@ -114,7 +114,7 @@ static void add_way(sheet *s, const bench_offload *b, const char *name, const be
     snprintf(cells[4], CELL_CHARS, "%.2f", gib / w->copies.median);
     snprintf(cells[5], CELL_CHARS, "%.2f", gib / w->plain.median);
     snprintf(cells[6], CELL_CHARS, "%.3f", w->ratio.median);
-    snprintf(cells[7], CELL_CHARS, "%.3f to %.3f", w->ratio.least, w->ratio.most);
+    snprintf(cells[7], CELL_CHARS, "%.3f to %.3f", w->ratio.min, w->ratio.max);
     snprintf(cells[8], CELL_CHARS, "%.3f", w->whole_ratio.median);
     sheet_add_line(s);
     for (size_t i = 0; i < sizeof cells / sizeof *cells; i++)

@@ -43,8 +43,8 @@ typedef struct run {
 
 /* ---- times ------------------------------------------------------------------------------------------------------- */
 
-#define LEAST_SECONDS 0.005
-#define MOST_REPEATS 256
+#define MIN_SECONDS 0.005
+#define MAX_REPEATS 256
 
 static void skip_rows(bp_token_rows *rows, uint64_t first, uint64_t count)
 {
@@ -124,9 +124,9 @@ static bp_status measure(const run *r, bool products, uint64_t repeats, sample *
 static uint64_t repeats_of(const sample *taken)
 {
     double seconds = taken->forward + taken->backward;
-    if (seconds * MOST_REPEATS <= LEAST_SECONDS)
-        return MOST_REPEATS;
-    return seconds >= LEAST_SECONDS ? 1 : (uint64_t)(LEAST_SECONDS / seconds) + 1;
+    if (seconds * MAX_REPEATS <= MIN_SECONDS)
+        return MAX_REPEATS;
+    return seconds >= MIN_SECONDS ? 1 : (uint64_t)(MIN_SECONDS / seconds) + 1;
 }
 
 /* Reduces the samples to medians in the row; "interrupted" without samples. */

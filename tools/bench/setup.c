@@ -22,7 +22,7 @@ static bp_status add_shapes(bp_model *model, const bench_tensors *tensors, size_
         uint32_t unit = 0;
         snprintf(name, sizeof name, "shape.%zu", s);
         BP_TRY(bp_model_add_unit(model, name, BP_OUTSIDE, &unit));
-        for (size_t i = 0; i < BENCH_MOST_TENSORS; i++) {
+        for (size_t i = 0; i < BENCH_MAX_TENSORS; i++) {
             const bp_given_bucket bucket = {.size = sizeof bucket,
                                             .unit = (int32_t)unit,
                                             .dtype = BP_DTYPE_UINT8,
@@ -87,12 +87,12 @@ bp_status bench_memory_init(bp_device *device, const char *name, const bench_ten
     bp_buckets_destroy(&buckets);
     if (status != BP_OK)
         return status;
-    memory->ids = calloc(shapes * BENCH_MOST_TENSORS, sizeof *memory->ids);
+    memory->ids = calloc(shapes * BENCH_MAX_TENSORS, sizeof *memory->ids);
     if (memory->ids == NULL)
         return bp_fail(BP_ERR_NO_HOST_MEMORY, "out of memory for the tensors");
     for (size_t s = 0; s < shapes; s++) { /* plan order; tensors without bytes have an entry, too */
-        for (size_t i = 0; i < BENCH_MOST_TENSORS; i++)
-            memory->ids[s * BENCH_MOST_TENSORS + i] = tensors[s].bytes[i] > 0 ? next++ : NO_ID;
+        for (size_t i = 0; i < BENCH_MAX_TENSORS; i++)
+            memory->ids[s * BENCH_MAX_TENSORS + i] = tensors[s].bytes[i] > 0 ? next++ : NO_ID;
     }
     return BP_OK;
 }
@@ -106,7 +106,7 @@ void bench_memory_finish(bench_memory *memory)
 
 bp_status bench_memory_take(bench_memory *memory, size_t shape, size_t tensor, bp_stream *stream, void **address)
 {
-    uint32_t id = memory->ids[shape * BENCH_MOST_TENSORS + tensor];
+    uint32_t id = memory->ids[shape * BENCH_MAX_TENSORS + tensor];
     *address = NULL;
     return id != NO_ID ? bp_pool_acquire(memory->pool, &id, 1, stream, address) : BP_OK;
 }
@@ -153,10 +153,10 @@ static bp_status size_tensors(const bench *b, bench_shape *shape)
 
 uint64_t bench_largest(const bench_list *list)
 {
-    uint64_t most = 0;
+    uint64_t max = 0;
     for (size_t i = 0; i < list->count; i++)
-        most = list->values[i] > most ? list->values[i] : most;
-    return most;
+        max = list->values[i] > max ? list->values[i] : max;
+    return max;
 }
 
 static uint64_t scaled(uint64_t seq, uint64_t scale)
@@ -206,7 +206,7 @@ static uint64_t wanted_bytes(const bench *b, const bench_shape *shape)
 {
     const bench_options *o = b->options;
     uint64_t tensors = 0, client = 16 * shape->seq, step = b->device.granularity;
-    for (size_t i = 0; i < BENCH_MOST_TENSORS; i++) { /* as the pool allocates them, each rounded up */
+    for (size_t i = 0; i < BENCH_MAX_TENSORS; i++) { /* as the pool allocates them, each rounded up */
         uint64_t bytes = shape->tensors.bytes[i];
         if (bytes > UINT64_MAX - ALIGNMENT ||
             __builtin_add_overflow(tensors, (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT, &tensors))
@@ -270,11 +270,11 @@ static bp_status fit_shapes(bench *b)
     for (;;) {
         bp_status status = make_memory(b);
         bench_shape *found = NULL;
-        uint64_t most = 0;
+        uint64_t max = 0;
         for (size_t i = 0; status == BP_ERR_NO_DEVICE_MEMORY && i < b->shape_count; i++) {
             uint64_t bytes = wanted_bytes(b, &b->shapes[i]);
-            if (b->shapes[i].fits && bytes > most) {
-                most = bytes;
+            if (b->shapes[i].fits && bytes > max) {
+                max = bytes;
                 found = &b->shapes[i];
             }
         }
@@ -336,8 +336,8 @@ bp_status bench_give_tensors(bench *b, bench_shape *shape)
         if (shape->at[i] == NULL)
             continue;
         shape->at[i] = NULL;
-        BP_TRY(bp_pool_release(b->memory.pool, &b->memory.ids[shape->place * BENCH_MOST_TENSORS + i], 1,
-                               b->device.stream));
+        BP_TRY(
+            bp_pool_release(b->memory.pool, &b->memory.ids[shape->place * BENCH_MAX_TENSORS + i], 1, b->device.stream));
     }
     return BP_OK;
 }

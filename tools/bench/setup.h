@@ -9,10 +9,10 @@
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
 
-#define BENCH_MOST_VALUES 32 /* per list */
+#define BENCH_MAX_VALUES 32 /* per list */
 
 typedef struct bench_list {
-    uint64_t values[BENCH_MOST_VALUES];
+    uint64_t values[BENCH_MAX_VALUES];
     size_t count;
 } bench_list;
 
@@ -83,11 +83,11 @@ double bench_read(const void *data, bp_dtype dtype, uint64_t index);
 
 /* Tensors of shapes that are measured in sequence: a plan's requests, which share one slab as large as the largest shape needs. */
 
-#define BENCH_MOST_TENSORS 16
+#define BENCH_MAX_TENSORS 16
 
 /* Bytes of each tensor of a shape; 0: absent. */
 typedef struct bench_tensors {
-    uint64_t bytes[BENCH_MOST_TENSORS];
+    uint64_t bytes[BENCH_MAX_TENSORS];
 } bench_tensors;
 
 typedef struct bench_memory {
@@ -152,7 +152,7 @@ typedef struct bench_shape {
     bench_tensors tensors;
     bool fits;
     size_t place; /* index in the memory */
-    void *at[BENCH_MOST_TENSORS];
+    void *at[BENCH_MAX_TENSORS];
 } bench_shape;
 
 #define BENCH_ERROR_CHARS 256

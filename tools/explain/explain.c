@@ -320,7 +320,7 @@ static void explain_repetition(const analysis *a, const bp_plan_role *before, co
 
 /* ---- peaks ------------------------------------------------------------------------------------------------------- */
 
-enum { MOST_HOLDERS = 6 }; /* printed by name */
+enum { MAX_HOLDERS = 6 }; /* printed by name */
 
 static void print_step(const whatif *w, uint32_t step)
 {
@@ -335,7 +335,7 @@ static void explain_peak(const whatif *w, const bp_peak *peak)
 
     /* "layers.75 (975.0 MiB) and layers.76 (975.0 MiB)"; with the role in a joint slab. */
     bool joint = (peak->roles & (peak->roles - 1)) != 0;
-    size_t named = peak->holder_count > MOST_HOLDERS ? MOST_HOLDERS - 1 : peak->holder_count;
+    size_t named = peak->holder_count > MAX_HOLDERS ? MAX_HOLDERS - 1 : peak->holder_count;
     for (size_t i = 0; i < named; i++) {
         bp_peak_holder holder = peak->holders[i];
         cli_print("%s%s (%s%s%s)",

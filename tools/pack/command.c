@@ -113,8 +113,8 @@ static bool pack_answer_is_placed(const pack_answer *answer)
 /* Checks the result of the search before it is reported. */
 static int verify(const pack_answer *a, uint64_t capacity)
 {
-    uint64_t most = capacity > 0 && capacity < a->result.bytes ? capacity : a->result.bytes;
-    bp_status status = bp_packing_check(bp_packing_file_packing(a->file), a->offsets, most);
+    uint64_t max = capacity > 0 && capacity < a->result.bytes ? capacity : a->result.bytes;
+    bp_status status = bp_packing_check(bp_packing_file_packing(a->file), a->offsets, max);
     if (status == BP_ERR_MISMATCH)
         return cli_fail(EXIT_NEGATIVE,
                         "%.400s: internal error, the computed placement is not valid: %s; please report it", a->path,
@@ -151,14 +151,14 @@ static int pack(pack_answer *a, const pack_options *options)
 
 /* ---- checking ---------------------------------------------------------------------------------------------------- */
 
-static void describe_fault(pack_answer *a, const bp_packing_fault *fault, uint64_t most)
+static void describe_fault(pack_answer *a, const bp_packing_fault *fault, uint64_t max)
 {
     const bp_packing *packing = bp_packing_file_packing(a->file);
     const char *one = bp_packing_file_id(a->file, fault->item), *other = bp_packing_file_id(a->file, fault->other);
     unsigned long long size = bp_packing_get_info(packing)->sizes[fault->item], at = a->offsets[fault->item];
     if (fault->item == fault->other)
         bp_print(a->fault, sizeof a->fault, "item \"%.*s\" takes %llu at %llu and ends above the capacity of %llu",
-                 ID_CHARS, one, size, at, (unsigned long long)most);
+                 ID_CHARS, one, size, at, (unsigned long long)max);
     else
         bp_print(a->fault, sizeof a->fault,
                  "items \"%.*s\" (%llu at %llu) and \"%.*s\" (%llu at %llu) share bytes and are live at the same time",
@@ -178,12 +178,12 @@ static int check_offsets(pack_answer *a, uint64_t capacity)
                  end = a->offsets[i] + size; /* does not overflow: the reader checked it */
         total = size > 0 && end > total ? end : total;
     }
-    uint64_t most = capacity > 0 ? capacity : total;
-    bp_status status = bp_packing_find_fault(packing, a->offsets, most, &fault);
+    uint64_t max = capacity > 0 ? capacity : total;
+    bp_status status = bp_packing_find_fault(packing, a->offsets, max, &fault);
     if (status != BP_OK)
         return fail_about(a->path, status);
     if (fault.found)
-        describe_fault(a, &fault, most);
+        describe_fault(a, &fault, max);
     a->result.outcome = BP_PACK_PLACED;
     a->result.bytes = total;
     a->result.proven = a->result.bound;
@@ -435,10 +435,10 @@ static int pack_report_json(const pack_answer *answers, size_t count, const pack
 static const option_row pack_table[] = {
     {.kind = OPTION_HEADING, .text = "Packing:", .group = 1},
     {"capacity", "N", "Find any placement of at most N, in the unit of the sizes, instead of the smallest", OPTION_U64,
-     FIELD(capacity), .least = 1},
+     FIELD(capacity), .min = 1},
     {"work", "N",
      "Limit of the search, in steps of very roughly a nanosecond; the result does not depend on the machine",
-     OPTION_U64, FIELD(work), .least = 1},
+     OPTION_U64, FIELD(work), .min = 1},
     {"check", NULL, "Check the offsets in FILE instead of packing", OPTION_FLAG, FIELD(check)},
     {.kind = OPTION_HEADING, .text = "Output:", .group = 2},
     {"json", NULL, "Print a bucketpool.pack/1 document", OPTION_FLAG, FIELD(json)},

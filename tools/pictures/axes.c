@@ -37,10 +37,10 @@ void picture_legend_end(picture *p)
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 
-double picture_nice_step(double least)
+double picture_nice_step(double min)
 {
-    double power = pow(10, floor(log10(least)));
-    double ratio = least / power;
+    double power = pow(10, floor(log10(min)));
+    double ratio = min / power;
     return power * (ratio <= 1.0001 ? 1 : ratio <= 2.0001 ? 2 : ratio <= 5.0001 ? 5 : 10);
 }
 

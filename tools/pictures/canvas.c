@@ -241,9 +241,9 @@ const char *picture_format_bytes(uint64_t bytes, char text[PICTURE_BYTES_CHARS])
 /* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
 /* From this number of boxes on, runs are smaller and look the same. */
-enum { MOST_BOXES = 4000, RUNS_PER_POINT = 2 };
-#define LEAST_EDGED 2.5
-#define LEAST_EXTENT 0.5 /* so that slivers stay visible */
+enum { MAX_BOXES = 4000, RUNS_PER_POINT = 2 };
+#define MIN_EDGED 2.5
+#define MIN_EXTENT 0.5 /* so that slivers stay visible */
 
 /* Okabe and Ito's palette for colour-blind readers, without its red, which is used for marks. */
 const uint32_t picture_colours[PICTURE_COLOURS] = {0x0072B2, 0xE69F00, 0x009E73, 0xCC79A7, 0x56B4E9,
@@ -297,7 +297,7 @@ static void add_rectangle(picture *p, double x, double y, double width, double h
 
 bool picture_is_coarse(size_t count)
 {
-    return count > MOST_BOXES;
+    return count > MAX_BOXES;
 }
 
 /* One path for the boxes of a colour that are large enough for an edge, and one for the others. */
@@ -307,7 +307,7 @@ static void draw_each(picture *p, const picture_box *boxes, size_t count)
         bool edged = path % 2 == 0, begun = false;
         for (size_t i = 0; i < count; i++) {
             const picture_box *b = &boxes[i];
-            if (b->colour != path / 2 || edged != (b->width >= LEAST_EDGED && b->height >= LEAST_EDGED))
+            if (b->colour != path / 2 || edged != (b->width >= MIN_EDGED && b->height >= MIN_EDGED))
                 continue;
             if (!begun) {
                 picture_print(p, "<path class=\"boxes\"");
@@ -315,7 +315,7 @@ static void draw_each(picture *p, const picture_box *boxes, size_t count)
                 picture_print(p, "%s", edged ? " stroke=\"#ffffff\" stroke-width=\"0.5\" d=\"" : " d=\"");
                 begun = true;
             }
-            add_rectangle(p, b->x, b->y, fmax(b->width, LEAST_EXTENT), fmax(b->height, LEAST_EXTENT));
+            add_rectangle(p, b->x, b->y, fmax(b->width, MIN_EXTENT), fmax(b->height, MIN_EXTENT));
         }
         picture_print(p, "%s", begun ? "\"/>\n" : "");
     }
@@ -331,9 +331,9 @@ typedef struct grid {
     uint16_t *next; /* columns + 1 of each row */
 } grid;
 
-static int cell_at(double place, int most)
+static int cell_at(double place, int max)
 {
-    return place <= 0 ? 0 : place >= most ? most : (int)place;
+    return place <= 0 ? 0 : place >= max ? max : (int)place;
 }
 
 /* The first cell from a column on that has not been painted; halves the path to it. */
@@ -363,11 +363,11 @@ static void paint(grid *g, const picture_box *plot, const picture_box *b)
 }
 
 /* The number of cells of a colour from this one on, to the right. */
-static int run_length(const grid *g, int x, int y, uint8_t colour, int most)
+static int run_length(const grid *g, int x, int y, uint8_t colour, int max)
 {
     const uint8_t *row = g->cells + (ptrdiff_t)y * g->columns;
     int length = 0;
-    while (length < most && row[x + length] == colour)
+    while (length < max && row[x + length] == colour)
         length++;
     return length;
 }

@@ -108,7 +108,7 @@ void picture_legend(picture *p, picture_icon icon, uint32_t colour, const char *
 void picture_legend_end(picture *p);
 
 /* 1, 2 or 5 times a power of ten, at least `least`. */
-double picture_nice_step(double least);
+double picture_nice_step(double min);
 /* Writes bytes on the left of a plot, with their unit. */
 void picture_memory_axis(picture *p, const picture_box *plot);
 /* A mark below a plot, and text that is left out where it would leave the page. */

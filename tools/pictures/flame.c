@@ -7,8 +7,8 @@
 #include "pictures/pictures.h"
 
 /* Points. */
-enum { ROW = 48, LEVELS = 4, LEAST_NAMED = 56 };
-#define LEAST_EXTENT 0.4
+enum { ROW = 48, LEVELS = 4, MIN_NAMED = 56 };
+#define MIN_EXTENT 0.4
 
 static const bp_snapshot_request *request_of(const view_pool *pool, size_t at)
 {
@@ -42,8 +42,8 @@ static void draw_box(picture *p, const picture_box *box, uint32_t colour, const 
 {
     char amount[PICTURE_BYTES_CHARS];
     const picture_style named = {PICTURE_TEXT, true, picture_ink(colour)}, plain = {PICTURE_TEXT, false, named.colour};
-    picture_fill(p, colour, 1, box->x, box->y, fmax(box->width - 1, LEAST_EXTENT), box->height - 1);
-    if (box->width < LEAST_NAMED)
+    picture_fill(p, colour, 1, box->x, box->y, fmax(box->width - 1, MIN_EXTENT), box->height - 1);
+    if (box->width < MIN_NAMED)
         return;
     picture_text_tail(p, &named, box->x + 4, box->y + 19, box->width - 8, name);
     picture_format_bytes(bytes, amount);
@@ -60,7 +60,7 @@ static uint32_t lighten(uint32_t colour, double share)
     return mixed;
 }
 
-/* Merges boxes of one parent below LEAST_EXTENT. Returns the number of boxes that are not drawn. */
+/* Merges boxes of one parent below MIN_EXTENT. Returns the number of boxes that are not drawn. */
 static size_t draw_level(picture *p, const view_pool *pool, int level, double top)
 {
     static const double shares[LEVELS] = {0.16, 1, 0.8, 0.6};
@@ -70,7 +70,7 @@ static size_t draw_level(picture *p, const view_pool *pool, int level, double to
         uint64_t bytes = 0;
         for (end = first; end < pool->at_peak_count; end++) {
             bool is_next = !is_together(pool, end > first ? end - 1 : first, end, level);
-            if (is_next && (PICTURE_INNER * (double)bytes / (double)pool->peak_bytes >= LEAST_EXTENT || level == 0 ||
+            if (is_next && (PICTURE_INNER * (double)bytes / (double)pool->peak_bytes >= MIN_EXTENT || level == 0 ||
                             !is_together(pool, first, end, level - 1)))
                 break;
             merged += is_next;
@@ -108,7 +108,7 @@ static void draw_page(picture *p, const void *user)
     picture_paragraph(p, &picture_quiet, "Rightwards: bytes. Downwards: roles, their units, and the buckets of these.");
     if (merged > 0) {
         snprintf(text, sizeof text, "%zu boxes are narrower than %.1f points and drawn with the one before them.",
-                 merged, LEAST_EXTENT);
+                 merged, MIN_EXTENT);
         picture_paragraph(p, &picture_quiet, text);
     }
 }

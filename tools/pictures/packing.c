@@ -10,9 +10,9 @@
 /* Points. */
 enum {
     PLOT_HEIGHT = 340,
-    MOST_LABELS = 60,
-    LEAST_LABEL_WIDTH = 70,
-    LEAST_LABEL_HEIGHT = PICTURE_TEXT + 2,
+    MAX_LABELS = 60,
+    MIN_LABEL_WIDTH = 70,
+    MIN_LABEL_HEIGHT = PICTURE_TEXT + 2,
     COUNT_WITNESS = 8
 };
 
@@ -27,8 +27,8 @@ typedef struct page {
     box *boxes;
     picture_box *drawn; /* of the boxes */
     size_t count;
-    uint64_t first, last;        /* times */
-    size_t largest[MOST_LABELS]; /* boxes with labels, largest first */
+    uint64_t first, last;       /* times */
+    size_t largest[MAX_LABELS]; /* boxes with labels, largest first */
     size_t largest_count;
     size_t witness[COUNT_WITNESS]; /* the largest boxes at the mark, by address */
     size_t witness_count;
@@ -113,15 +113,15 @@ static void find_labels(page *p)
 {
     for (size_t i = 0; i < p->count; i++) {
         const picture_box *e = &p->drawn[i];
-        if (e->width < PICTURE_TEXT || e->height < LEAST_LABEL_HEIGHT)
+        if (e->width < PICTURE_TEXT || e->height < MIN_LABEL_HEIGHT)
             continue;
         size_t at = p->largest_count;
         while (at > 0 &&
                p->drawn[p->largest[at - 1]].width * p->drawn[p->largest[at - 1]].height < e->width * e->height)
             at--;
-        if (at == MOST_LABELS)
+        if (at == MAX_LABELS)
             continue;
-        p->largest_count += p->largest_count < MOST_LABELS;
+        p->largest_count += p->largest_count < MAX_LABELS;
         for (size_t k = p->largest_count - 1; k > at; k--)
             p->largest[k] = p->largest[k - 1];
         p->largest[at] = i;
@@ -141,13 +141,13 @@ static void find_witness(page *p)
         const box *b = &p->boxes[i];
         if (b->begin > p->input->mark_time || b->end <= p->input->mark_time)
             continue;
-        size_t at = 0, least = 0;
+        size_t at = 0, min = 0;
         for (size_t k = 1; k < p->witness_count; k++)
-            least = sizes[p->boxes[p->witness[k]].item] < sizes[p->boxes[p->witness[least]].item] ? k : least;
+            min = sizes[p->boxes[p->witness[k]].item] < sizes[p->boxes[p->witness[min]].item] ? k : min;
         if (p->witness_count == COUNT_WITNESS) {
-            if (sizes[p->boxes[p->witness[least]].item] >= sizes[b->item])
+            if (sizes[p->boxes[p->witness[min]].item] >= sizes[b->item])
                 continue;
-            for (size_t k = least; k + 1 < p->witness_count; k++)
+            for (size_t k = min; k + 1 < p->witness_count; k++)
                 p->witness[k] = p->witness[k + 1];
             p->witness_count--;
         }
@@ -187,7 +187,7 @@ static void draw_labels(picture *to, const page *p)
             continue;
         if (picture_text_width(&style, label) < e.width - 4)
             picture_text(to, &style, e.x + e.width / 2, middle + 5, 0.5, e.width - 4, label);
-        else if (p->input->groups != NULL && e.width >= LEAST_LABEL_WIDTH)
+        else if (p->input->groups != NULL && e.width >= MIN_LABEL_WIDTH)
             picture_text(to, &style, e.x + 2, middle + 5, 0, e.width - 4, label);
     }
 }

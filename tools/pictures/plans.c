@@ -7,7 +7,7 @@
 #include "shared/cli.h"
 
 /* Points. */
-enum { BAR = 20, BAR_GAP = 8, BARS_LEFT = 116, BARS_RIGHT = 104, POOL_HEIGHT = 260, LEAST_POOL = 70 };
+enum { BAR = 20, BAR_GAP = 8, BARS_LEFT = 116, BARS_RIGHT = 104, POOL_HEIGHT = 260, MIN_POOL = 70 };
 
 typedef struct page {
     const picture_input *input;
@@ -35,16 +35,16 @@ static void draw_bars(picture *to, const page *p)
 {
     const uint64_t bound = bound_of(p);
     const double left = BARS_LEFT, room = PICTURE_WIDTH - PICTURE_MARGIN - BARS_RIGHT - left, top = to->y;
-    uint64_t most = bound > 0 ? bound : 1;
+    uint64_t max = bound > 0 ? bound : 1;
     for (size_t i = 0; i < p->input->plan_count; i++) {
         const bp_plan_info *plan = bp_plan_get_info(p->input->plans[i]);
-        most = plan->feasible && plan->bytes > most ? plan->bytes : most;
+        max = plan->feasible && plan->bytes > max ? plan->bytes : max;
     }
-    const double bound_x = left + room * (double)bound / (double)most;
+    const double bound_x = left + room * (double)bound / (double)max;
     for (size_t i = 0; i < p->input->plan_count; i++, to->y += BAR + BAR_GAP) {
         const bp_plan_info *plan = bp_plan_get_info(p->input->plans[i]);
         const bool chosen = p->plan == plan;
-        const double width = plan->feasible ? room * (double)plan->bytes / (double)most : 0;
+        const double width = plan->feasible ? room * (double)plan->bytes / (double)max : 0;
         char bytes[PICTURE_BYTES_CHARS];
         picture_text(to, chosen ? &picture_bold : &picture_plain, left - 8, to->y + 15, 1, left - 8 - PICTURE_MARGIN,
                      bp_policy_name(plan->policy));
@@ -284,7 +284,7 @@ static void draw_pools(picture *to, page *p)
     for (size_t i = 0; i < count; i++)
         bytes += (double)pools[i].bytes;
     for (size_t i = 0; i < count && good; i++)
-        draw_pool(to, p, &pools[i], fmax(LEAST_POOL, POOL_HEIGHT * (double)pools[i].bytes / bytes), i + 1 == count);
+        draw_pool(to, p, &pools[i], fmax(MIN_POOL, POOL_HEIGHT * (double)pools[i].bytes / bytes), i + 1 == count);
     for (size_t i = 0; i < count; i++)
         pool_finish(&pools[i]);
     picture_kinds_legend(to, p->kinds);

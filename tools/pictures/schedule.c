@@ -21,7 +21,7 @@ typedef struct lane_item {
     uint8_t track; /* of the row: items of a track do not overlap */
 } lane_item;
 
-enum { MOST_TRACKS = 6 };
+enum { MAX_TRACKS = 6 };
 
 typedef struct lane_items {
     lane_item *items;
@@ -32,7 +32,7 @@ typedef struct lane_items {
 /* ---- lanes ------------------------------------------------------------------------------------------------------- */
 
 /* Steps that are searched for the compute of an all-gather; beyond them its box ends. */
-#define MOST_STEPS_AHEAD 1024
+#define MAX_STEPS_AHEAD 1024
 
 static bool computes(const schedule_view *v, uint32_t index, int32_t unit)
 {
@@ -60,7 +60,7 @@ static void add(lane_items *lanes, lane_row row, uint32_t begin, uint32_t end, i
 static void add_gather(const schedule_view *v, lane_items *lanes, const bp_interval *live, int32_t unit)
 {
     uint32_t end = live->begin;
-    while (end < live->end && end - live->begin < MOST_STEPS_AHEAD && !computes(v, end, unit))
+    while (end < live->end && end - live->begin < MAX_STEPS_AHEAD && !computes(v, end, unit))
         end++;
     add(lanes, ROW_GATHER, live->begin, end == live->end ? live->begin + 1 : end, unit, BP_PHASE_FORWARD);
 }
@@ -120,12 +120,12 @@ static bool lane_items_init(const schedule_view *v, lane_items *lanes)
     }
 
     /* The first free track, else the last. */
-    uint32_t free_from[ROW_COUNT][MOST_TRACKS] = {0};
+    uint32_t free_from[ROW_COUNT][MAX_TRACKS] = {0};
     qsort(lanes->items, lanes->count, sizeof *lanes->items, by_begin);
     for (size_t i = 0; i < lanes->count; i++) {
         lane_item *item = &lanes->items[i];
         uint8_t track = 0;
-        while (track + 1 < MOST_TRACKS && free_from[item->row][track] > item->begin)
+        while (track + 1 < MAX_TRACKS && free_from[item->row][track] > item->begin)
             track++;
         item->track = track;
         free_from[item->row][track] = item->end;
@@ -224,16 +224,16 @@ static void draw_lanes(picture *to, const schedule_picture *p)
 /* ---- live bytes -------------------------------------------------------------------------------------------------- */
 
 /* Peak of the kinds before `kind` in steps [begin, end). */
-static uint64_t most_below(const schedule_picture *p, size_t role, unsigned kind, uint32_t begin, uint32_t end)
+static uint64_t max_below(const schedule_picture *p, size_t role, unsigned kind, uint32_t begin, uint32_t end)
 {
-    uint64_t most = 0;
+    uint64_t max = 0;
     for (uint32_t step = begin; step < end; step++) {
         uint64_t sum = 0;
         for (unsigned k = 0; k < kind; k++)
             sum += (p->live + (role * PICTURE_KINDS + k) * (p->view->steps + 1ul))[step];
-        most = sum > most ? sum : most;
+        max = sum > max ? sum : max;
     }
-    return most;
+    return max;
 }
 
 /* Adds the line of the sum of kinds before `kind`, forwards or backwards. Steps thinner than a pixel are merged. */
@@ -244,7 +244,7 @@ static void add_edge(picture *to, const schedule_picture *p, const picture_box *
     uint64_t before = 0;
     for (uint32_t i = 0; i < columns; i++) {
         uint32_t begin = (back ? columns - 1 - i : i) * stride, end = begin + stride < steps ? begin + stride : steps;
-        uint64_t bytes = most_below(p, role, kind, begin, end);
+        uint64_t bytes = max_below(p, role, kind, begin, end);
         if (i > 0 && bytes == before)
             continue;
         picture_print(to, "%s", i > 0 ? "H" : back ? "L" : "M");

@@ -9,8 +9,8 @@
 #include "pictures/canvas.h"
 
 /* Points. */
-enum { SLABS_HEIGHT = 300, LIVE_HEIGHT = 120, SLAB_GAP = 5, LEAST_SLAB = 20 };
-#define LEAST_EXTENT 0.4
+enum { SLABS_HEIGHT = 300, LIVE_HEIGHT = 120, SLAB_GAP = 5, MIN_SLAB = 20 };
+#define MIN_EXTENT 0.4
 
 typedef struct page {
     const snapshot_picture *input;
@@ -49,18 +49,18 @@ static const char *arrange(page *p)
     }
     double count = fmax((double)p->band_count, 1), gap = fmin(SLAB_GAP, SLABS_HEIGHT / 3.0 / count);
     double gaps = gap * (count - 1);
-    double least = fmin(LEAST_SLAB, fmax(SLABS_HEIGHT - gaps, 0) / count), rest = SLABS_HEIGHT - gaps - least * count;
+    double min = fmin(MIN_SLAB, fmax(SLABS_HEIGHT - gaps, 0) / count), rest = SLABS_HEIGHT - gaps - min * count;
     for (size_t i = 0; i < p->band_count; i++) {
         picture_box *band = &p->bands[i];
-        *band = (picture_box){PICTURE_LEFT,         y, PICTURE_PLOT, least + fmax(rest, 0) * band->bytes / total,
+        *band = (picture_box){PICTURE_LEFT,         y, PICTURE_PLOT, min + fmax(rest, 0) * band->bytes / total,
                               fmax(band->bytes, 1), 0};
         y += band->height + gap;
     }
     p->slabs = (picture_box){PICTURE_LEFT, 0, PICTURE_PLOT, SLABS_HEIGHT, 0, 0};
-    uint64_t most = pool->peak_bytes;
-    if (pool->info->has_plan && pool->info->plan_bytes > most)
-        most = pool->info->plan_bytes;
-    p->live = (picture_box){PICTURE_LEFT, 0, PICTURE_PLOT, LIVE_HEIGHT, fmax((double)most, 1) * 1.12, 0};
+    uint64_t max = pool->peak_bytes;
+    if (pool->info->has_plan && pool->info->plan_bytes > max)
+        max = pool->info->plan_bytes;
+    p->live = (picture_box){PICTURE_LEFT, 0, PICTURE_PLOT, LIVE_HEIGHT, fmax((double)max, 1) * 1.12, 0};
     return NULL;
 }
 
@@ -73,8 +73,7 @@ static picture_box box_of(const page *p, const view_span *span)
     double offset = (double)(outside ? p->track_offsets[span->offset] : span->offset);
     double height = band->height * fmin((double)p->pool->requests[span->request].bytes / band->bytes, 1);
     double x = x_of(p, span->begin_ns), y = band->y + band->height * (1 - offset / band->bytes) - height;
-    return (picture_box){x,           y, fmax(x_of(p, span->end_ns) - x, LEAST_EXTENT), fmax(height, LEAST_EXTENT),
-                         band->bytes, 0};
+    return (picture_box){x, y, fmax(x_of(p, span->end_ns) - x, MIN_EXTENT), fmax(height, MIN_EXTENT), band->bytes, 0};
 }
 
 static void draw_band(picture *to, const page *p, size_t index)
@@ -130,7 +129,7 @@ typedef struct curve {
     picture *to;
     const page *p;
     double x;
-    uint64_t first, least, most, last;
+    uint64_t first, min, max, last;
 } curve;
 
 static void add_point(picture *to, char command, double x, double y)
@@ -144,7 +143,7 @@ static void add_point(picture *to, char command, double x, double y)
 static void draw_column(const curve *c)
 {
     const picture_box *box = &c->p->live;
-    const uint64_t values[] = {c->first, c->least, c->most, c->last};
+    const uint64_t values[] = {c->first, c->min, c->max, c->last};
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
         if (i == 0 || values[i] != values[i - 1])
             add_point(c->to, 'L', c->x, box->y + box->height * (1 - (double)values[i] / box->bytes));
@@ -157,8 +156,8 @@ static void add_change(curve *c, double x, uint64_t live)
         draw_column(c);
         *c = (curve){c->to, c->p, x, c->last, c->last, c->last, c->last};
     }
-    c->least = live < c->least ? live : c->least;
-    c->most = live > c->most ? live : c->most;
+    c->min = live < c->min ? live : c->min;
+    c->max = live > c->max ? live : c->max;
     c->last = live;
 }
 
@@ -186,7 +185,7 @@ static void draw_curve(picture *to, const page *p, bool planned, uint32_t colour
     view_changes_finish(&changes);
     draw_column(&c);
     c.x = p->live.x + p->live.width;
-    c.first = c.least = c.most = c.last;
+    c.first = c.min = c.max = c.last;
     draw_column(&c);
     add_point(to, 'L', p->live.x + p->live.width, bottom);
     picture_print(to, "z\"/>\n");

@@ -165,14 +165,14 @@ static int note_depth(const char *path, const plan_options *options, const optio
     if (!is_named(row->name, depths) || a->units == 0 || a->units > UINT32_MAX)
         return EXIT_GO_ON;
     given = *depth;
-    uint32_t most = (uint32_t)a->units - (strcmp(row->name, "grad-units") != 0);
+    uint32_t max = (uint32_t)a->units - (strcmp(row->name, "grad-units") != 0);
     bool same = false;
-    if (given <= most || most == 0)
+    if (given <= max || max == 0)
         return EXIT_GO_ON;
-    *depth = most;
+    *depth = max;
     CLI_TRY(compare(path, &limited, a, &same));
     if (same)
-        add_note(a, "--%s %u acts as %u: there %s %zu unit%s", row->name, given, most, a->units == 1 ? "is" : "are",
+        add_note(a, "--%s %u acts as %u: there %s %zu unit%s", row->name, given, max, a->units == 1 ? "is" : "are",
                  a->units, a->units == 1 ? "" : "s");
     return EXIT_GO_ON;
 }
@@ -216,7 +216,7 @@ void advice_print_verdict(const analysis *a)
 
 /* ---- ranks that a budget needs -------------------------------------------------------------------------------------- */
 
-#define MOST_RANKS (1u << 20)
+#define MAX_RANKS (1u << 20)
 
 /* The model state with this many data-parallel ranks. */
 static int state_with(const char *path, const plan_options *options, uint32_t dp, uint64_t *bytes)
@@ -264,7 +264,7 @@ static int find_ranks(const char *path, const plan_options *o, const analysis *a
     do {
         low = high;
         high *= 2;
-        if (high * o->ep > MOST_RANKS)
+        if (high * o->ep > MAX_RANKS)
             return EXIT_GO_ON;
         CLI_TRY(state_with(path, o, (uint32_t)(high * o->ep), &state));
     } while (state > o->budget - pool);
@@ -274,7 +274,7 @@ static int find_ranks(const char *path, const plan_options *o, const analysis *a
         *(state > o->budget - pool ? &low : &high) = middle;
     }
     bool fits = false;
-    for (uint64_t step = 1; !fits && high * o->ep <= MOST_RANKS; step *= 2) {
+    for (uint64_t step = 1; !fits && high * o->ep <= MAX_RANKS; step *= 2) {
         CLI_TRY(fits_with(path, o, bp_plan_get_info(plan)->policy, (uint32_t)(high * o->ep), &fits));
         *dp = fits ? (uint32_t)(high * o->ep) : 0;
         high += step;
@@ -284,8 +284,8 @@ static int find_ranks(const char *path, const plan_options *o, const analysis *a
 
 int advice_print_ranks(const analysis *a, const plan_options *o)
 {
-    uint32_t ranks[MOST_POLICIES] = {0};
-    bool misses[MOST_POLICIES] = {false}, is_one = o->model_count == 1 && can_read_again(o->models[0]);
+    uint32_t ranks[MAX_POLICIES] = {0};
+    bool misses[MAX_POLICIES] = {false}, is_one = o->model_count == 1 && can_read_again(o->models[0]);
     for (size_t i = 0; is_one && i < a->plan_count; i++) {
         misses[i] = bp_plan_get_info(a->plans[i])->feasible && analysis_needed(a, a->plans[i]) > o->budget;
         if (misses[i])
@@ -293,14 +293,14 @@ int advice_print_ranks(const analysis *a, const plan_options *o)
     }
     for (size_t i = 0; i < a->plan_count; i++) { /* a line for each number of ranks */
         char names[80] = "";
-        uint64_t least = UINT64_MAX;
+        uint64_t min = UINT64_MAX;
         for (size_t k = i; misses[i] && k < a->plan_count; k++) {
             uint64_t kept = analysis_needed(a, a->plans[k]) - a->state.total + a->state.outside + a->state.unsharded;
             if (!misses[k] || ranks[k] != ranks[i])
                 continue;
             cli_append(names, sizeof names, "%s%s", k > i ? ", " : "",
                        bp_policy_name(bp_plan_get_info(a->plans[k])->policy));
-            least = kept < least ? kept : least;
+            min = kept < min ? kept : min;
             misses[k] = k == i;
         }
         if (misses[i] && ranks[i] == 0 && a->padding == BP_PADDING_FSDP2_SHARD1)
@@ -309,7 +309,7 @@ int advice_print_ranks(const analysis *a, const plan_options *o)
             printf("Fits from --dp %u: %s.\n", ranks[i], names);
         else if (misses[i])
             printf("Fits with no --dp: %s; the pool and %s take %s.\n", names,
-                   a->state.unsharded > 0 ? "unsharded parameters" : "parameters outside units", cli_bytes(least));
+                   a->state.unsharded > 0 ? "unsharded parameters" : "parameters outside units", cli_bytes(min));
     }
     return EXIT_GO_ON;
 }

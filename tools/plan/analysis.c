@@ -201,7 +201,7 @@ static int fail_state(const char *path)
 static int sum_unsharded(const char *path, const plan_options *options, analysis *a)
 {
     const bp_buckets_info *info = bp_buckets_get_info(a->buckets);
-    uint64_t *bytes = calloc(info->unit_count + 1, sizeof *bytes), sum = 0, most = 0;
+    uint64_t *bytes = calloc(info->unit_count + 1, sizeof *bytes), sum = 0, max = 0;
     bool fits = true;
     if (bytes == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
@@ -215,10 +215,10 @@ static int sum_unsharded(const char *path, const plan_options *options, analysis
         int32_t parent = info->units[u].parent;
         bytes[u] += parent >= 0 ? bytes[parent] : 0; /* parents come first; nothing exceeds the sum */
         uint64_t root = info->root >= 0 && (int32_t)u != info->root ? bytes[info->root] : 0;
-        most = bytes[u] + root > most ? bytes[u] + root : most;
+        max = bytes[u] + root > max ? bytes[u] + root : max;
     }
     free(bytes);
-    a->state.unsharded = options->schedule.keep_after_forward ? sum : most;
+    a->state.unsharded = options->schedule.keep_after_forward ? sum : max;
     return fits ? EXIT_GO_ON : fail_state(path);
 }
 

@@ -36,7 +36,7 @@ typedef struct analysis {
     state_bytes state;
     bp_buckets *buckets;
     bp_schedule *schedule;
-    bp_plan *plans[MOST_POLICIES];
+    bp_plan *plans[MAX_POLICIES];
     size_t plan_count;
 } analysis;
 

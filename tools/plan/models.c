@@ -18,7 +18,7 @@
 #include "shared/cli.h"
 #include "shared/sheet.h"
 
-#define MOST_MODELS 256
+#define MAX_MODELS 256
 
 /* ---- folders ----------------------------------------------------------------------------------------------------- */
 
@@ -81,16 +81,16 @@ static int by_name(const void *a, const void *b)
 /* Adds the repository of a bundled model to the error, or the name of a folder, if one is similar. */
 static int refuse(const char *name, const char *folders)
 {
-    const char *names[MOST_MODELS];
-    char *own[MOST_MODELS];
+    const char *names[MAX_MODELS];
+    char *own[MAX_MODELS];
     size_t count = 0, bundled = 0;
     bool is_plain = strchr(name, '/') == NULL;
-    for (; !is_plain && bp_bundled(bundled) != NULL && count < MOST_MODELS; bundled++)
+    for (; !is_plain && bp_bundled(bundled) != NULL && count < MAX_MODELS; bundled++)
         names[count++] = bp_bundled(bundled)->repository;
     char *copy = strdup(folders), *rest = copy, *folder;
     while (is_plain && copy != NULL && (folder = strsep(&rest, ":")) != NULL) {
         DIR *opened = *folder != '\0' ? opendir(folder) : NULL;
-        for (struct dirent *entry; opened != NULL && count < MOST_MODELS && (entry = readdir(opened)) != NULL;) {
+        for (struct dirent *entry; opened != NULL && count < MAX_MODELS && (entry = readdir(opened)) != NULL;) {
             if (*entry->d_name != '.' && (own[count] = strdup(entry->d_name)) != NULL)
                 count++;
         }

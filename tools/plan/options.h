@@ -34,14 +34,14 @@ typedef struct schedule_options {
 
 /* ---- plans ------------------------------------------------------------------------------------------------------- */
 
-#define MOST_POLICIES 4
+#define MAX_POLICIES 4
 #define OPTIONS_OPTIMIZER_TENSORS 3
 #define OPTIONS_EVALUATED_ROLES (BP_ROLE_BIT(BP_ROLE_PARAM) | BP_ROLE_BIT(BP_ROLE_STATE))
 
 typedef struct plan_options {
     char **models;
     size_t model_count;
-    bp_policy policies[MOST_POLICIES];
+    bp_policy policies[MAX_POLICIES];
     size_t policy_count;
     bool policies_named;    /* --policy was given */
     bp_bucketing bucketing; /* 0: given if the model has buckets, else megatron */

@@ -16,7 +16,7 @@
 #include "shared/machine.h"
 #include "shared/outputs.h"
 
-#define MOST_MESSAGES 3 /* of the pool's warnings to print */
+#define MAX_MESSAGES 3 /* of the pool's warnings to print */
 
 /* The exit code of a status of pool or device. */
 static int run_exit_code(bp_status status)
@@ -50,9 +50,9 @@ static int run_fail(const run_options *options, bp_status status, const char *de
 static uint32_t steps_ahead(const bp_plan_info *plan, uint64_t limit)
 {
     if (plan->stable || limit == 0)
-        return MOST_STEPS_AHEAD;
+        return MAX_STEPS_AHEAD;
     uint64_t steps = limit / (plan->bytes + 1);
-    return steps < 1 ? 1 : steps < MOST_STEPS_AHEAD ? (uint32_t)steps : MOST_STEPS_AHEAD;
+    return steps < 1 ? 1 : steps < MAX_STEPS_AHEAD ? (uint32_t)steps : MAX_STEPS_AHEAD;
 }
 
 /* Checks the peak of a dynamic plan before the run rather than hours into it. */
@@ -98,7 +98,7 @@ static bp_status make_cuda(const run_options *options, const bp_plan_info *plan,
 static bp_status make_device(const run_options *options, run_setup *setup)
 {
     const bp_plan_info *plan = bp_plan_get_info(run_plan_driven(&setup->plan));
-    setup->steps_ahead = MOST_STEPS_AHEAD;
+    setup->steps_ahead = MAX_STEPS_AHEAD;
     switch (options->device) {
     case RUN_NULL: return bp_device_create_null(&setup->device);
     case RUN_CUDA: return make_cuda(options, plan, setup);
@@ -109,7 +109,7 @@ static bp_status make_device(const run_options *options, run_setup *setup)
 static void show_message(void *user, const char *text)
 {
     run_setup *setup = user;
-    if (setup->messages++ >= MOST_MESSAGES)
+    if (setup->messages++ >= MAX_MESSAGES)
         return;
     progress_erase(&setup->progress);
     cli_fail(0, "%s", text);

@@ -85,10 +85,10 @@ static uint64_t round_up(uint64_t bytes, uint64_t step)
 /* A piece has whole pages, at most those of the largest bucket. */
 static uint64_t piece_bytes(const driver *d, uint64_t page)
 {
-    uint64_t largest = 1, most = d->config.piece_bytes > 0 ? d->config.piece_bytes : PIECE_BYTES;
+    uint64_t largest = 1, max = d->config.piece_bytes > 0 ? d->config.piece_bytes : PIECE_BYTES;
     for (uint32_t i = 0; i < d->program.requests; i++)
         largest = d->requests[i].bytes > largest ? d->requests[i].bytes : largest;
-    return round_up(largest < most ? largest : most, page);
+    return round_up(largest < max ? largest : max, page);
 }
 
 static bp_status make_staged(driver *d, uint64_t page, staging *s)
@@ -168,7 +168,7 @@ void driver_destroy(driver **destroyed)
     driver_graphs_destroy(d);
     for (int s = 0; s < STREAM_COUNT; s++)
         bp_stream_destroy(&d->streams[s]);
-    for (int slot = 0; slot < MOST_STEPS_AHEAD; slot++) {
+    for (int slot = 0; slot < MAX_STEPS_AHEAD; slot++) {
         for (int s = 0; s < STREAM_COUNT; s++)
             bp_event_destroy(&d->window[slot].events[s]);
     }

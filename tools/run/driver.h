@@ -89,7 +89,7 @@ uint64_t pattern_digest(const void *memory, uint64_t bytes, uint64_t seed);
 
 /* Steps that the host may run ahead of the streams: enough to expose ordering errors, few enough to report progress
  * and to bound the memory of work in flight. */
-#define MOST_STEPS_AHEAD 32
+#define MAX_STEPS_AHEAD 32
 
 /* Work that is captured into graphs and replayed. DRIVER_GRAPHS_ITERATION: a whole iteration in one graph.
  * DRIVER_GRAPHS_UNITS: for about half of the units, one graph for each step: acquire, fill, check and release of the
@@ -106,7 +106,7 @@ typedef struct driver_config {
     const bp_schedule *schedule;
     uint64_t seed;             /* of the patterns */
     bool has_memory;           /* false: nothing is filled or checked */
-    uint32_t steps_ahead;      /* 1 to MOST_STEPS_AHEAD */
+    uint32_t steps_ahead;      /* 1 to MAX_STEPS_AHEAD */
     bool promises;             /* promise the pool the acquire stream of each request */
     driver_graphs graphs;      /* requires a device with graphs and a plan with stable addresses */
     uint32_t max_pause_us;     /* longest random pause before a piece of a stream's work */

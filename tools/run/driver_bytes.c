@@ -146,11 +146,11 @@ static uint64_t seed_of(const operation *o)
 
 static void pause_at_random(const operation *o)
 {
-    uint64_t most = o->driver->config.max_pause_us;
-    if (most == 0)
+    uint64_t max = o->driver->config.max_pause_us;
+    if (max == 0)
         return;
     uint64_t number = pattern_seed(o->driver->config.seed, o->request, iteration_of(o) ^ o->number << 32, o->step);
-    uint64_t us = number % (most + 1);
+    uint64_t us = number % (max + 1);
     nanosleep(&(struct timespec){(time_t)(us / 1000000), (long)(us % 1000000) * 1000}, NULL);
 }
 

@@ -64,7 +64,7 @@ struct driver {
     const bp_plan_request *requests; /* of the pool */
     bp_stream *streams[STREAM_COUNT];
     staging staging[STAGING_KINDS][STREAM_COUNT];
-    window_slot window[MOST_STEPS_AHEAD];
+    window_slot window[MAX_STEPS_AHEAD];
     group_events *events; /* by group */
     hold *holds;          /* by request */
     void **served;        /* addresses of one call */

@@ -46,7 +46,7 @@ static int parse_scale(const char *name, const char *text, void *options)
     *scale = 0;
     if (strcmp(text, "auto") == 0)
         return EXIT_GO_ON;
-    int code = value_number(name, text, 1, MOST_SCALE, scale);
+    int code = value_number(name, text, 1, MAX_SCALE, scale);
     if (code == EXIT_GO_ON && (*scale & (*scale - 1)) != 0)
         return cli_fail(EXIT_BAD_INPUT, "--%s: expected a power of two, got \"%s\"", name, text);
     return code;
@@ -76,7 +76,7 @@ static int parse_profile_steps(const char *name, const char *text, void *options
     return value_list(name, text, add_profile_step, options);
 }
 
-#define MOST_ENTRIES (UINT64_C(1) << 30) /* of bp_profile_config.max_entries */
+#define MAX_ENTRIES (UINT64_C(1) << 30) /* of bp_profile_config.max_entries */
 #define FIELD(member) offsetof(run_options, member)
 
 static const option_row run_table[] = {
@@ -95,14 +95,14 @@ static const option_row run_table[] = {
      "of the units; "
      "off (default). Training steps 1, 4, 7, ... run without graphs",
      OPTION_CHOICE, FIELD(graphs), graphs},
-    {"steps", "N", "Training steps (default 3)", OPTION_U64, FIELD(steps), .least = 1, .most = 1000000000},
+    {"steps", "N", "Training steps (default 3)", OPTION_U64, FIELD(steps), .min = 1, .max = 1000000000},
     {"scale", "S",
      "Divide the plan's offsets and sizes by S, a power of two; auto: the smallest S that fits this machine and runs "
      "in seconds (default 1)",
      OPTION_OWN, .parse = parse_scale},
     {"delay", "US", "Streams pause at random for up to US microseconds (default 0)", OPTION_U32, FIELD(delay_us),
-     .most = 1000000},
-    {"seed", "N", "Seed of patterns and pauses (default 1)", OPTION_U64, FIELD(seed), .most = INT64_MAX},
+     .max = 1000000},
+    {"seed", "N", "Seed of patterns and pauses (default 1)", OPTION_U64, FIELD(seed), .max = INT64_MAX},
     {.kind = OPTION_HEADING, .text = "Pool:", .group = 6},
     {"strict", "HOW",
      "Where the planned copy of a bucket is held and another one is free: error (default), warn or off", OPTION_CHOICE,
@@ -126,7 +126,7 @@ static const option_row run_table[] = {
      .parse = parse_profile_steps},
     {"max-entries", "N",
      "Acquires and releases that a snapshot holds, rounded up to a power of two; the newest are kept (default 100000)",
-     OPTION_U64, FIELD(max_entries), .least = 1, .most = MOST_ENTRIES},
+     OPTION_U64, FIELD(max_entries), .min = 1, .max = MAX_ENTRIES},
     {"dump", NULL, "When the run fails, print the holders of memory", OPTION_FLAG, FIELD(dump)},
     OPTION_END,
 };

@@ -111,10 +111,10 @@ static uint64_t memory_for_auto(void)
 }
 
 /* The smallest power of two that brings `bytes` down to `most`. */
-static uint64_t scale_for(uint64_t bytes, uint64_t most)
+static uint64_t scale_for(uint64_t bytes, uint64_t max)
 {
     uint64_t scale = 1;
-    while (scaled_bytes(bytes, scale) > most && scale < MOST_SCALE)
+    while (scaled_bytes(bytes, scale) > max && scale < MAX_SCALE)
         scale *= 2;
     return scale;
 }
@@ -141,7 +141,7 @@ static int plan_here(const run_options *options, const analysis *a, run_plan *pl
             return cli_fail(status == BP_ERR_NO_HOST_MEMORY ? EXIT_ENVIRONMENT : EXIT_BAD_INPUT, "%s: %s",
                             options->planning.models[0], bp_error_detail());
         bool fits = scaled_bytes(bp_plan_get_info(plan->full)->bytes, plan->scale) <= memory_for_auto();
-        if (options->scale != 0 || options->device == RUN_NULL || fits || plan->scale >= MOST_SCALE)
+        if (options->scale != 0 || options->device == RUN_NULL || fits || plan->scale >= MAX_SCALE)
             return EXIT_GO_ON;
     }
 }

@@ -41,7 +41,7 @@ void run_options_finish(run_options *options);
 const char *run_graphs_name(const run_options *options);
 const char *run_strict_name(const run_options *options);
 
-#define MOST_SCALE (1u << 30)
+#define MAX_SCALE (1u << 30)
 
 /* ---- the plan of a run ------------------------------------------------------------------------------------------- */
 

@@ -17,7 +17,7 @@
 
 /* ---- cells ------------------------------------------------------------------------------------------------------- */
 
-#define MOST_NAMES 3 /* units printed by name */
+#define MAX_NAMES 3 /* units printed by name */
 
 /* Events of one unit in a step: all buckets of some roles, or some buckets of one role. */
 typedef struct unit_events {
@@ -67,13 +67,13 @@ static void append_group(const schedule_view *v, size_t at, size_t end, const un
         units += u.roles == like->roles;
         i = u.next;
     }
-    for (size_t i = at; i < end && units <= MOST_NAMES;) {
+    for (size_t i = at; i < end && units <= MAX_NAMES;) {
         unit_events u = take_unit(v, i, end);
         if (u.roles == like->roles)
             append_name(v, &u, text);
         i = u.next;
     }
-    if (units > MOST_NAMES)
+    if (units > MAX_NAMES)
         cli_append(text, EVENTS_TEXT_CHARS, "%s%zu%s", *text != '\0' ? ", " : "", units,
                    like->is_part ? " parts of units" : " units");
 
@@ -127,7 +127,7 @@ static const char *schedule_request_text(const schedule_view *v, uint32_t reques
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-enum { ALL_UP_TO = 40, MOST_ROWS = 60, BEFORE = 2, AFTER = 2 };
+enum { ALL_UP_TO = 40, MAX_ROWS = 60, BEFORE = 2, AFTER = 2 };
 
 static void show(const schedule_view *v, uint32_t step, bool *shown)
 {
@@ -162,7 +162,7 @@ static void schedule_rows_choose(const schedule_view *v, bool *shown)
     for (size_t i = 0; i < v->role_count; i++)
         show(v, v->roles[i].peak_step, shown);
     uint32_t rows = count_rows(v, shown);
-    for (uint32_t i = 1; i < v->steps && rows < MOST_ROWS; i++) {
+    for (uint32_t i = 1; i < v->steps && rows < MAX_ROWS; i++) {
         if (direction_of(v, i) == direction_of(v, i - 1))
             continue;
         show(v, i, shown);
@@ -172,7 +172,7 @@ static void schedule_rows_choose(const schedule_view *v, bool *shown)
         shown[i] = shown[i] || (shown[i - 1] && shown[i + 1]);
 }
 
-#define MOST_PAIRS 8 /* printed in the table; the document has all */
+#define MAX_PAIRS 8 /* printed in the table; the document has all */
 
 /* ---- the steps --------------------------------------------------------------------------------------------------- */
 
@@ -243,11 +243,11 @@ static void print_overlaps(const schedule_view *v)
     printf(
         "\n%zu pair%s never live together, but kept apart: the later one is acquired under the earlier one's work.\n",
         count, count == 1 ? " is" : "s are");
-    for (size_t i = 0; i < count && i < MOST_PAIRS; i++)
+    for (size_t i = 0; i < count && i < MAX_PAIRS; i++)
         cli_print("  %s after %s\n", schedule_request_text(v, overlaps[i].later, later),
                   schedule_request_text(v, overlaps[i].earlier, earlier));
-    if (count > MOST_PAIRS)
-        printf("  and %zu more; --json lists all\n", count - MOST_PAIRS);
+    if (count > MAX_PAIRS)
+        printf("  and %zu more; --json lists all\n", count - MAX_PAIRS);
 }
 
 /* Prints heading, peaks, steps, and the overlap pairs. Returns EXIT_GO_ON or an exit code. */

@@ -269,22 +269,22 @@ int value_choice(const char *option, const char *text, const choice *choices, in
                     cli_suggestion("", *text != '\0' ? cli_nearest(text, names, count) : NULL));
 }
 
-int value_number(const char *option, const char *text, uint64_t least, uint64_t most, uint64_t *value)
+int value_number(const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *value)
 {
     char *end;
     errno = 0;
     unsigned long long number = strtoull(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || number < least || number > most)
+    if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || number < min || number > max)
         return cli_fail(EXIT_BAD_INPUT, "--%s: expected an integer in [%llu, %llu], got \"%.40s\"", option,
-                        (unsigned long long)least, (unsigned long long)most, text);
+                        (unsigned long long)min, (unsigned long long)max, text);
     *value = number;
     return EXIT_GO_ON;
 }
 
-int value_u32(const char *option, const char *text, uint32_t least, uint32_t *value)
+int value_u32(const char *option, const char *text, uint32_t min, uint32_t *value)
 {
     uint64_t number = 0;
-    int code = value_number(option, text, least, UINT32_MAX, &number);
+    int code = value_number(option, text, min, UINT32_MAX, &number);
     if (code == EXIT_GO_ON)
         *value = (uint32_t)number;
     return code;

@@ -110,8 +110,8 @@ extern const choice choices_color[];
 const char *choice_name(const choice *choices, int value);
 
 int value_choice(const char *option, const char *text, const choice *choices, int *value);
-int value_number(const char *option, const char *text, uint64_t least, uint64_t most, uint64_t *value);
-int value_u32(const char *option, const char *text, uint32_t least, uint32_t *value);
+int value_number(const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *value);
+int value_u32(const char *option, const char *text, uint32_t min, uint32_t *value);
 /* One of the choices, or "cuda:N": N in *ordinal. */
 int value_device(const char *text, const choice *choices, int *value, int32_t *ordinal);
 int value_dtype(const char *option, const char *text, bp_dtype *dtype);

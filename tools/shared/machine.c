@@ -46,7 +46,7 @@ static uint64_t number_of_group(const char *folder, const char *file, const char
 static uint64_t groups_leave(const group_files *files, const char *path)
 {
     char folder[PATH_CHARS];
-    uint64_t least = UINT64_MAX;
+    uint64_t min = UINT64_MAX;
     snprintf(folder, sizeof folder, "%s%s", files->root, path);
     while (strlen(folder) >= strlen(files->root)) {
         /* Inactive file pages count as used, but can be reclaimed. */
@@ -56,10 +56,10 @@ static uint64_t groups_leave(const group_files *files, const char *path)
         used -= cached < used ? cached : used;
         uint64_t here = limit > used ? limit - used : 0;
 
-        least = here < least ? here : least;
+        min = here < min ? here : min;
         *strrchr(folder, '/') = '\0';
     }
-    return least;
+    return min;
 }
 
 /* A line of /proc/self/cgroup is "number:controllers:path"; version 2 has no controllers. */
@@ -77,13 +77,13 @@ static uint64_t line_leaves(char *line)
 static uint64_t all_groups_leave(void)
 {
     char text[FILE_CHARS], *rest = text, *line;
-    uint64_t least = UINT64_MAX;
+    uint64_t min = UINT64_MAX;
     machine_read("/proc/self/cgroup", text, sizeof text);
     while ((line = strsep(&rest, "\n")) != NULL) {
         uint64_t here = line_leaves(line);
-        least = here < least ? here : least;
+        min = here < min ? here : min;
     }
-    return least;
+    return min;
 }
 
 uint64_t machine_available_bytes(void)

@@ -7,13 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_KEY = 256, USAGE_KEY = 512, MOST_ENTRIES = OPTIONS_MOST };
+enum { FIRST_KEY = 256, USAGE_KEY = 512, MAX_ENTRIES = OPTIONS_MAX };
 
 typedef struct reading {
     const options_command *command;
-    const option_row *rows[MOST_ENTRIES]; /* one for each entry; NULL: a heading, --help, --usage */
-    struct argp_option entries[MOST_ENTRIES + 1];
-    const char *names[MOST_ENTRIES];
+    const option_row *rows[MAX_ENTRIES]; /* one for each entry; NULL: a heading, --help, --usage */
+    struct argp_option entries[MAX_ENTRIES + 1];
+    const char *names[MAX_ENTRIES];
     size_t count, name_count;
 } reading;
 
@@ -22,8 +22,8 @@ typedef struct reading {
 static int set_number(const option_row *row, const char *text, void *field)
 {
     uint64_t number = 0;
-    const uint64_t most = row->most != 0 ? row->most : row->kind == OPTION_U32 ? UINT32_MAX : UINT64_MAX;
-    int code = value_number(row->name, text, row->least, most, &number);
+    const uint64_t max = row->max != 0 ? row->max : row->kind == OPTION_U32 ? UINT32_MAX : UINT64_MAX;
+    int code = value_number(row->name, text, row->min, max, &number);
     if (code != EXIT_GO_ON)
         return code;
     if (row->kind == OPTION_U32)
@@ -155,7 +155,7 @@ static error_t parse(int key, char *text, struct argp_state *state)
 
 static void add_entry(reading *r, const option_row *row, struct argp_option entry)
 {
-    if (r->count == MOST_ENTRIES)
+    if (r->count == MAX_ENTRIES)
         abort(); /* raise OPTIONS_MOST */
     r->rows[r->count] = row;
     r->entries[r->count++] = entry;

@@ -35,7 +35,7 @@ typedef struct option_row {
     option_kind kind;
     uint32_t field; /* offset in the command's struct */
     const choice *choices;
-    uint64_t least, most;
+    uint64_t min, max;
     int (*parse)(const char *name, const char *text, void *options); /* EXIT_GO_ON or an exit code after a message */
     unsigned applies;
     short group; /* of a heading: its place in --help */
@@ -48,9 +48,9 @@ typedef struct option_row {
     }
 
 /* The options that were given, each once, in the order of the command line. */
-#define OPTIONS_MOST 80 /* rows of a command's tables, with headings */
+#define OPTIONS_MAX 80 /* rows of a command's tables, with headings */
 typedef struct options_given {
-    const option_row *rows[OPTIONS_MOST];
+    const option_row *rows[OPTIONS_MAX];
     size_t count;
 } options_given;
 

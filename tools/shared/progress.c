@@ -42,11 +42,11 @@ static void cut_to_terminal(char *text)
     struct winsize size = {0};
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 2)
         return;
-    size_t length = strlen(text), most = size.ws_col - 1u;
-    while (length > most && most > 0 && ((unsigned char)text[most] & 0xc0) == 0x80)
-        most--;
-    if (length > most)
-        text[most] = '\0';
+    size_t length = strlen(text), max = size.ws_col - 1u;
+    while (length > max && max > 0 && ((unsigned char)text[max] & 0xc0) == 0x80)
+        max--;
+    if (length > max)
+        text[max] = '\0';
 }
 
 static void print(progress *p, double now, char *text)

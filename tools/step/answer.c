@@ -57,7 +57,7 @@ static int64_t *changes_of(const step_answer *a, uint64_t *live)
 static int find_failure(step_answer *a)
 {
     uint32_t worst = BP_TRACE_NONE;
-    uint64_t live = 0, most = 0;
+    uint64_t live = 0, max = 0;
     int64_t *changes = changes_of(a, &live);
     if (changes == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
@@ -68,8 +68,8 @@ static int find_failure(step_answer *a)
         if (a->failures < STEP_LISTED_FAILURES)
             a->listed[a->failures] = (step_failure){.event = i, .live_bytes = live};
         a->failures++;
-        worst = live >= most ? i : worst;
-        most = live >= most ? live : most;
+        worst = live >= max ? i : worst;
+        max = live >= max ? live : max;
     }
     free(changes);
     if (worst == BP_TRACE_NONE)

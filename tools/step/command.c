@@ -23,7 +23,7 @@ static const option_row step_table[] = {
     {.kind = OPTION_HEADING, .text = "Planning:", .group = 1},
     {"work", "N",
      "Limit of the search, in steps of very roughly a nanosecond; the result does not depend on the machine",
-     OPTION_U64, FIELD(work), .least = 1},
+     OPTION_U64, FIELD(work), .min = 1},
     {.kind = OPTION_HEADING, .text = "Output:", .group = 2},
     {"by", "GROUP", "Sum up what is live by place in the code, module, phase or kind (default place)", OPTION_CHOICE,
      FIELD(by), choices_by},

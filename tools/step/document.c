@@ -171,8 +171,8 @@ static void add_answer(bp_json_writer *d, const step_answer *a)
     bp_json_add_number(d, "expandable_bytes", a->expandable_bytes);
     bp_json_add_number(d, "empty_caches", a->empty_caches);
     bp_json_add_number(d, "unclear_releases", a->unclear_releases);
-    bp_json_add_number(d, "default_least_bytes", a->default_least);
-    bp_json_add_number(d, "default_most_bytes", a->default_most);
+    bp_json_add_number(d, "default_least_bytes", a->default_min);
+    bp_json_add_number(d, "default_most_bytes", a->default_max);
     bp_json_add_object(d, "causes");
     bp_json_add_number(d, "rounding", a->causes.rounding);
     bp_json_add_number(d, "beside_live", a->causes.beside_live);

@@ -6,14 +6,14 @@
 
 #include "shared/sheet.h"
 
-enum { MOST_FRAMES = 8 };
+enum { MAX_FRAMES = 8 };
 
 /* Functions of C++, from the one that names the allocation: those before it are the allocator's. */
 static void print_native_frames(const step_answer *a, uint32_t stack)
 {
     const bp_trace *trace = a->trace;
     size_t shown = 0;
-    for (size_t i = 0; stack != BP_TRACE_NONE && i < trace->stacks[stack].count && shown < MOST_FRAMES; i++) {
+    for (size_t i = 0; stack != BP_TRACE_NONE && i < trace->stacks[stack].count && shown < MAX_FRAMES; i++) {
         const bp_trace_frame *frame = &trace->frames[trace->stacks[stack].frames[i]];
         const size_t chars = bp_trace_function_chars(frame->function);
         if (shown > 0 || frame == a->places.all[stack].frame) {
@@ -33,7 +33,7 @@ static void print_frames(const step_answer *a, uint32_t stack)
         const uint32_t at = trace->stacks[stack].frames[i];
         has_own = has_own || (bp_trace_frame_is_python(&trace->frames[at]) && !a->places.is_foreign[at]);
     }
-    for (size_t i = 0; i < count && shown < MOST_FRAMES; i++) {
+    for (size_t i = 0; i < count && shown < MAX_FRAMES; i++) {
         const bp_trace_frame *frame = &trace->frames[trace->stacks[stack].frames[i]];
         if (!bp_trace_frame_is_python(frame) || a->places.is_foreign[trace->stacks[stack].frames[i]] == has_own)
             continue;

@@ -43,8 +43,8 @@ static bp_plan_request request_of(const bp_step_item *item, const char *unit, co
 
 static bp_status make_plan(const step_answer *a, bp_plan_request *requests, char (*streams)[32], bp_plan **plan)
 {
-    static const char *const units[BP_STEP_MOST_KINDS] = {"step",   "step.1", "step.2", "step.3",
-                                                          "step.4", "step.5", "step.6", "step.7"};
+    static const char *const units[BP_STEP_MAX_KINDS] = {"step",   "step.1", "step.2", "step.3",
+                                                         "step.4", "step.5", "step.6", "step.7"};
     size_t count = 0;
     for (size_t i = 0; i < a->trace->stream_count; i++)
         snprintf(streams[i], sizeof *streams, "stream.%llu", (unsigned long long)a->trace->streams[i]);

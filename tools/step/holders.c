@@ -180,12 +180,12 @@ step_holder step_holder_of(const step_answer *answer, size_t allocation)
                          .allocations = 1};
 }
 
-size_t step_holders_index(const step_answer *answer, const step_holders *holders, size_t most, step_grouping by,
+size_t step_holders_index(const step_answer *answer, const step_holders *holders, size_t max, step_grouping by,
                           size_t allocation)
 {
     const step_holder holder = step_holder_of(answer, allocation);
     size_t i = 0;
-    while (i < holders->count && i < most && orders[by](&holders->all[i], &holder) != 0)
+    while (i < holders->count && i < max && orders[by](&holders->all[i], &holder) != 0)
         i++;
     return i;
 }

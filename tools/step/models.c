@@ -75,13 +75,13 @@ static void sort_causes(uses *u, step_causes *causes)
         }
     }
     qsort(u->all, kept, sizeof *u->all, by_stream);
-    uint64_t most = 0, main_stream = 0;
+    uint64_t max = 0, main_stream = 0;
     for (size_t i = 0, next; i < kept; i = next) {
         uint64_t live = 0;
         for (next = i; next < kept && u->all[next].stream == u->all[i].stream; next++)
             live += u->all[next].live;
-        if (live > most) {
-            most = live;
+        if (live > max) {
+            max = live;
             main_stream = u->all[i].stream;
         }
     }
@@ -96,12 +96,12 @@ static void sort_causes(uses *u, step_causes *causes)
 }
 
 /* The most that an allocator has from the driver. */
-static bp_status play(const step_answer *a, const bp_play_options *options, bp_play_result *result, uint64_t *most)
+static bp_status play(const step_answer *a, const bp_play_options *options, bp_play_result *result, uint64_t *max)
 {
     bp_status status = bp_play(a->trace, options, result);
-    *most = 0;
+    *max = 0;
     for (size_t i = 0; i < a->trace->event_count && status == BP_OK; i++)
-        *most = options->reserved_bytes[i] > *most ? options->reserved_bytes[i] : *most;
+        *max = options->reserved_bytes[i] > *max ? options->reserved_bytes[i] : *max;
     return status;
 }
 
@@ -116,12 +116,12 @@ static bp_status play_default(step_answer *a, bp_play_options *options, uses *u)
     bp_status status = play(a, options, &result, &a->default_bytes);
     options->visit = NULL;
     a->default_at_peak = options->reserved_bytes[options->visit_event];
-    a->default_least = a->default_most = a->default_bytes;
+    a->default_min = a->default_max = a->default_bytes;
     a->empty_caches = result.empty_caches;
     a->unclear_releases = result.oddities.unclear_releases;
     for (int forced = 0; forced < 2 && status == BP_OK && a->unclear_releases > 0; forced++) {
         options->unclear_releases = forced != 0 ? BP_PLAY_FORCED : BP_PLAY_EMPTY_CACHE;
-        status = play(a, options, &result, forced != 0 ? &a->default_most : &a->default_least);
+        status = play(a, options, &result, forced != 0 ? &a->default_max : &a->default_min);
     }
     options->unclear_releases = BP_PLAY_LIKE_OTHERS;
     return status;
@@ -130,11 +130,11 @@ static bp_status play_default(step_answer *a, bp_play_options *options, uses *u)
 /* Plays a recording from its own state: does the model choose the addresses that PyTorch chose? */
 static bp_status check(step_answer *a)
 {
-    enum { MOST_DEPARTURES = 1000 };
+    enum { MAX_DEPARTURES = 1000 };
     bp_caching_settings settings;
     bp_check_result result;
     bp_caching_settings_read(a->trace, &settings);
-    bp_status status = bp_play_check(a->trace, &settings, MOST_DEPARTURES, NULL, &result);
+    bp_status status = bp_play_check(a->trace, &settings, MAX_DEPARTURES, NULL, &result);
     if (status == BP_OK) {
         a->checked = result.allocations + result.segment_events;
         a->departures = result.departures;

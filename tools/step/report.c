@@ -49,12 +49,12 @@ static void print_heading(const step_answer *a)
     cli_print("%s, cuda:%u: %zu event%s in %.3f s, %zu allocation%s on %zu stream%s\n", step_file(a->path), t->device,
               t->event_count, cli_plural(t->event_count), (double)span / 1e6, a->allocations.count,
               cli_plural(a->allocations.count), t->stream_count, cli_plural(t->stream_count));
-    size_t least = SIZE_MAX, most = 0;
+    size_t min = SIZE_MAX, max = 0;
     for (size_t i = 0; i < s->count; i++) {
-        least = s->steps[i].count < least ? s->steps[i].count : least;
-        most = s->steps[i].count > most ? s->steps[i].count : most;
+        min = s->steps[i].count < min ? s->steps[i].count : min;
+        max = s->steps[i].count > max ? s->steps[i].count : max;
     }
-    const char *counts = least == most ? cli_text("%zu", most) : cli_text("%zu to %zu", least, most);
+    const char *counts = min == max ? cli_text("%zu", max) : cli_text("%zu to %zu", min, max);
     if (s->count == 0)
         puts("No allocations were recorded");
     else if (s->source == BP_STEPS_WHOLE)
@@ -122,10 +122,10 @@ static int print_amounts(const step_answer *a, const step_options *options)
     CLI_TRY(sheet_finish(&s));
     if (a->empty_caches > 0)
         printf("The models follow %llu calls of torch.cuda.empty_cache.\n", (unsigned long long)a->empty_caches);
-    if (a->default_least != a->default_most)
+    if (a->default_min != a->default_max)
         printf("%llu releases of memory are of empty_cache, or for allocations that found none: the recording does not "
                "tell. Default is %s or %s.\n",
-               (unsigned long long)a->unclear_releases, cli_bytes(a->default_least), cli_bytes(a->default_most));
+               (unsigned long long)a->unclear_releases, cli_bytes(a->default_min), cli_bytes(a->default_max));
     if (a->has_segments && a->departures == 0)
         printf("The model of the caching allocator reproduces all %llu recorded addresses and segments.\n",
                (unsigned long long)a->checked);

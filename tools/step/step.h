@@ -77,15 +77,15 @@ typedef struct step_answer {
     step_failure listed[STEP_LISTED_FAILURES];
     bp_failed_request failed;
     step_holders at_failure[STEP_GROUPINGS];
-    bool has_segments;                    /* the file has what PyTorch had from the driver */
-    uint64_t recorded_bytes;              /* the most that PyTorch had */
-    uint64_t recorded_at_peak;            /* at peak_event */
-    uint64_t default_at_peak;             /* of the model, at peak_event */
-    uint64_t default_bytes;               /* the most that the model of the caching allocator has, and ... */
-    uint64_t expandable_bytes;            /* ... with expandable segments */
-    uint64_t empty_caches;                /* calls of torch.cuda.empty_cache that the models follow */
-    uint64_t unclear_releases;            /* of empty_cache, or for an allocation that found no memory: ... */
-    uint64_t default_least, default_most; /* ... default_bytes if all are the former, or the latter */
+    bool has_segments;                 /* the file has what PyTorch had from the driver */
+    uint64_t recorded_bytes;           /* the most that PyTorch had */
+    uint64_t recorded_at_peak;         /* at peak_event */
+    uint64_t default_at_peak;          /* of the model, at peak_event */
+    uint64_t default_bytes;            /* the most that the model of the caching allocator has, and ... */
+    uint64_t expandable_bytes;         /* ... with expandable segments */
+    uint64_t empty_caches;             /* calls of torch.cuda.empty_cache that the models follow */
+    uint64_t unclear_releases;         /* of empty_cache, or for an allocation that found no memory: ... */
+    uint64_t default_min, default_max; /* ... default_bytes if all are the former, or the latter */
     uint64_t checked;         /* recorded addresses and segment events that the model of the allocator reproduced ... */
     uint64_t departures;      /* ... and those that it did not, up to a limit; for files with segments */
     uint32_t first_departure; /* an event */
@@ -103,7 +103,7 @@ int step_play(step_answer *answer);
 int step_holders_find(const step_answer *answer, uint32_t event, step_grouping by, step_holders *holders);
 
 /* The group of an allocation among the first `most`; their number if it is in none of them. */
-size_t step_holders_index(const step_answer *answer, const step_holders *holders, size_t most, step_grouping by,
+size_t step_holders_index(const step_answer *answer, const step_holders *holders, size_t max, step_grouping by,
                           size_t allocation);
 /* An allocation alone. */
 step_holder step_holder_of(const step_answer *answer, size_t allocation);

@@ -12,8 +12,8 @@ static const char place[] = "BUCKETPOOL_SNAPSHOTS";
 
 /* ---- a sample of a long recording -------------------------------------------------------------------------------- */
 
-/* Limits of the page: the largest spans and slabs are kept. Each pool has a share of MOST_SPANS. */
-enum { MOST_SPANS = 200000, LEAST_SPANS = 2000, MOST_SPANS_OF_POOL = 50000, MOST_SLABS = 1000, COLUMNS = 4096 };
+/* Limits of the page: the largest spans and slabs are kept. Each pool has a share of MAX_SPANS. */
+enum { MAX_SPANS = 200000, MIN_SPANS = 2000, MAX_SPANS_OF_POOL = 50000, MAX_SLABS = 1000, COLUMNS = 4096 };
 #define NOT_SHOWN UINT32_MAX
 
 /* The sample of a pool in the page: index in the page to index in the pool. */
@@ -30,7 +30,7 @@ static int by_weight(const void *left, const void *right)
 }
 
 /* Selects the `most` largest weights and keeps their order; negative weights are excluded. false: out of memory. */
-static bool number_largest(const double *weights, size_t count, size_t most, uint32_t *number_of)
+static bool number_largest(const double *weights, size_t count, size_t max, uint32_t *number_of)
 {
     double *sorted = calloc(count + 1, sizeof *sorted);
     if (sorted == NULL)
@@ -38,15 +38,15 @@ static bool number_largest(const double *weights, size_t count, size_t most, uin
     for (size_t i = 0; i < count; i++)
         sorted[i] = weights[i];
     qsort(sorted, count, sizeof *sorted, by_weight);
-    double least = count > most ? sorted[count - most] : -1;
+    double min = count > max ? sorted[count - max] : -1;
     size_t above = 0;
     for (size_t i = 0; i < count; i++)
-        above += sorted[i] > least;
+        above += sorted[i] > min;
     free(sorted);
-    size_t equals = most > above ? most - above : 0; /* places left for weights equal to the threshold */
+    size_t equals = max > above ? max - above : 0; /* places left for weights equal to the threshold */
     uint32_t number = 0;
     for (size_t i = 0; i < count; i++) {
-        bool shown = weights[i] >= 0 && (weights[i] > least || (weights[i] == least && equals-- > 0));
+        bool shown = weights[i] >= 0 && (weights[i] > min || (weights[i] == min && equals-- > 0));
         equals = equals == SIZE_MAX ? 0 : equals;
         number_of[i] = shown ? number++ : NOT_SHOWN;
     }
@@ -61,7 +61,7 @@ static void number_used(uint32_t *number_of, size_t count)
 }
 
 /* Weight: bytes times duration; spans that are live at the peak come first. */
-static bool choose_spans(sample *s, double *weights, size_t most)
+static bool choose_spans(sample *s, double *weights, size_t max)
 {
     const view_pool *pool = s->pool;
     for (size_t i = 0; i < pool->span_count; i++) {
@@ -72,7 +72,7 @@ static bool choose_spans(sample *s, double *weights, size_t most)
     }
     for (size_t i = 0; i < pool->at_peak_count; i++)
         weights[pool->at_peak[i]] *= 0x1p128;
-    if (!number_largest(weights, pool->span_count, most, s->span_at))
+    if (!number_largest(weights, pool->span_count, max, s->span_at))
         return false;
     for (size_t i = 0; i < pool->span_count; i++) {
         const view_span *span = &pool->spans[i];
@@ -89,15 +89,15 @@ static bool choose_slabs(sample *s, double *weights)
 {
     for (size_t i = 0; i < s->pool->info->slab_count; i++)
         weights[i] = (double)s->pool->slabs[i].bytes;
-    return number_largest(weights, s->pool->info->slab_count, s->is_whole ? SIZE_MAX : MOST_SLABS, s->slab_at);
+    return number_largest(weights, s->pool->info->slab_count, s->is_whole ? SIZE_MAX : MAX_SLABS, s->slab_at);
 }
 
 /* false: out of memory. Call the finish function either way. */
-static bool make_sample(const view_pool *pool, size_t most, sample *s)
+static bool make_sample(const view_pool *pool, size_t max, sample *s)
 {
     *s = (sample){.pool = pool,
-                  .is_whole = pool->span_count <= most && pool->info->slab_count <= MOST_SLABS &&
-                              pool->info->request_count <= 4 * most && pool->gone_count <= most};
+                  .is_whole = pool->span_count <= max && pool->info->slab_count <= MAX_SLABS &&
+                              pool->info->request_count <= 4 * max && pool->gone_count <= max};
     size_t larger = pool->span_count > pool->info->slab_count ? pool->span_count : pool->info->slab_count;
     double *weights = calloc(larger + 1, sizeof *weights);
     s->span_at = calloc(pool->span_count + 1, sizeof *s->span_at);
@@ -105,7 +105,7 @@ static bool make_sample(const view_pool *pool, size_t most, sample *s)
     s->slab_at = calloc(pool->info->slab_count + 1, sizeof *s->slab_at);
     s->track_at = calloc(pool->track_count + 1, sizeof *s->track_at);
     bool good = weights != NULL && s->span_at != NULL && s->request_at != NULL && s->slab_at != NULL &&
-                s->track_at != NULL && choose_slabs(s, weights) && choose_spans(s, weights, most);
+                s->track_at != NULL && choose_slabs(s, weights) && choose_spans(s, weights, max);
     for (size_t i = 0; good && s->is_whole && i < pool->info->request_count; i++)
         s->request_at[i] = 1;
     if (good) {
@@ -118,11 +118,11 @@ static bool make_sample(const view_pool *pool, size_t most, sample *s)
 
 /* ---- live bytes of a long recording ------------------------------------------------------------------------------ */
 
-enum { MOST_GROUPS = 2 * VIEW_MOST_ROLES };
+enum { MAX_GROUPS = 2 * VIEW_MAX_ROLES };
 
 /* Live bytes after a moment, as the page stacks them: planned bytes of each role, then the rest of each role. */
 typedef struct moment {
-    uint64_t time_ns, total, groups[MOST_GROUPS];
+    uint64_t time_ns, total, groups[MAX_GROUPS];
 } moment;
 
 static void write_moment(bp_json_writer *json, const moment *m, size_t groups)
@@ -246,18 +246,18 @@ static bool write_reserved(bp_json_writer *json, const view_pool *pool)
 
 /* Five numbers for each part of a slab while it is not mapped: slab, offset, bytes, begin, end. In a sample, short times are left out, and then
  * small parts. false: out of memory. */
-static bool write_gone(bp_json_writer *json, const sample *s, size_t most)
+static bool write_gone(bp_json_writer *json, const sample *s, size_t max)
 {
     const view_pool *pool = s->pool;
-    uint64_t least = s->is_whole ? 0 : pool->length_ns / COLUMNS;
+    uint64_t min = s->is_whole ? 0 : pool->length_ns / COLUMNS;
     double *weights = calloc(pool->gone_count + 1, sizeof *weights);
     uint32_t *number_of = calloc(pool->gone_count + 1, sizeof *number_of);
     for (size_t i = 0; weights != NULL && i < pool->gone_count; i++) {
         const view_gone *gone = &pool->gone[i];
         uint64_t length = gone->end_ns - gone->begin_ns;
-        weights[i] = s->slab_at[gone->slab] == NOT_SHOWN || length < least ? -1 : (double)gone->bytes * (double)length;
+        weights[i] = s->slab_at[gone->slab] == NOT_SHOWN || length < min ? -1 : (double)gone->bytes * (double)length;
     }
-    bool good = weights != NULL && number_of != NULL && number_largest(weights, pool->gone_count, most, number_of);
+    bool good = weights != NULL && number_of != NULL && number_largest(weights, pool->gone_count, max, number_of);
     bp_json_add_list(json, "gone");
     for (size_t i = 0; good && i < pool->gone_count; i++) {
         const view_gone *gone = &pool->gone[i];
@@ -275,7 +275,7 @@ static bool write_gone(bp_json_writer *json, const sample *s, size_t most)
     return good;
 }
 
-static bool write_slabs(bp_json_writer *json, const sample *s, size_t most)
+static bool write_slabs(bp_json_writer *json, const sample *s, size_t max)
 {
     const view_pool *pool = s->pool;
     char address[24];
@@ -294,7 +294,7 @@ static bool write_slabs(bp_json_writer *json, const sample *s, size_t most)
     }
     bp_json_end(json);
     bp_json_add_line(json);
-    bool good = write_gone(json, s, most);
+    bool good = write_gone(json, s, max);
     bp_json_add_line(json);
     bp_json_add_list(json, "tracks");
     for (size_t i = 0; i < pool->track_count; i++) {
@@ -365,10 +365,10 @@ static bool write_recording(bp_json_writer *json, const view_pool *pool, const v
 }
 
 /* `device`: of PyTorch's allocator, else NULL. false: out of memory. */
-static bool write_pool(bp_json_writer *json, const view_pool *pool, const view_device *device, size_t most)
+static bool write_pool(bp_json_writer *json, const view_pool *pool, const view_device *device, size_t max)
 {
     sample s;
-    bool good = make_sample(pool, most, &s);
+    bool good = make_sample(pool, max, &s);
     bp_json_add_object(json, NULL);
     bp_json_add_text(json, "name", pool->info->name);
     bp_json_add_text(json, "allocator", pool->info->allocator);
@@ -392,7 +392,7 @@ static bool write_pool(bp_json_writer *json, const view_pool *pool, const view_d
     if (good && device != NULL)
         good = write_recording(json, pool, device);
     if (good) {
-        good = write_slabs(json, &s, most) && (s.is_whole || write_curve(json, pool));
+        good = write_slabs(json, &s, max) && (s.is_whole || write_curve(json, pool));
 
         bp_json_add_list(json, "streams");
         for (size_t i = 0; i < pool->info->stream_count; i++) {
@@ -417,7 +417,7 @@ static bool write_pool(bp_json_writer *json, const view_pool *pool, const view_d
     return good;
 }
 
-static bool write_file(bp_json_writer *json, const view_file *f, size_t most)
+static bool write_file(bp_json_writer *json, const view_file *f, size_t max)
 {
     char label[VIEW_LABEL_CHARS], step[VIEW_LABEL_CHARS];
     const char *slash = strrchr(f->path, '/');
@@ -435,7 +435,7 @@ static bool write_file(bp_json_writer *json, const view_file *f, size_t most)
     bool good = true;
     for (size_t i = 0; good && i < f->pool_count; i++)
         good = write_pool(json, &f->pools[i],
-                          f->info->is_ours ? NULL : &f->recording.devices[f->pools[i].info - f->info->pools], most);
+                          f->info->is_ours ? NULL : &f->recording.devices[f->pools[i].info - f->info->pools], max);
     bp_json_end(json);
     bp_json_end(json);
     return good;
@@ -450,14 +450,14 @@ bool view_page_write(const view_file *files, size_t count, bp_output *page)
     bool good = true;
     for (size_t i = 0; i < count; i++)
         pools += files[i].pool_count;
-    size_t most = MOST_SPANS / (pools > 0 ? pools : 1);
-    most = most < LEAST_SPANS ? LEAST_SPANS : most > MOST_SPANS_OF_POOL ? MOST_SPANS_OF_POOL : most;
+    size_t max = MAX_SPANS / (pools > 0 ? pools : 1);
+    max = max < MIN_SPANS ? MIN_SPANS : max > MAX_SPANS_OF_POOL ? MAX_SPANS_OF_POOL : max;
     bp_output_add(page, view_page_text, before);
     bp_json_add_object(&json, NULL);
     bp_json_add_text(&json, "format", "bucketpool.page/1");
     bp_json_add_list(&json, "files");
     for (size_t i = 0; good && i < count; i++)
-        good = write_file(&json, &files[i], most);
+        good = write_file(&json, &files[i], max);
     bp_json_end(&json);
     bp_json_end(&json);
     good = bp_json_close(&json) == BP_OK && good;

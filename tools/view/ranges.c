@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_WORK ((uint64_t)1 << 29)
+#define MAX_WORK ((uint64_t)1 << 29)
 
 /* Replaces `old` ranges from `at` on by as many as are given. */
 static bp_status replace(view_ranges *r, size_t at, size_t old, const view_range *with, size_t count, uint64_t *work)
@@ -24,7 +24,7 @@ static bp_status replace(view_ranges *r, size_t at, size_t old, const view_range
     if (count > 0)
         memcpy(r->all + at, with, count * sizeof *with);
     r->count = r->count + count - old;
-    return *work <= MOST_WORK
+    return *work <= MAX_WORK
                ? BP_OK
                : bp_error_record(BP_ERR_FORMAT, "its segments are mapped in too many parts; record fewer events");
 }

@@ -22,8 +22,8 @@ extern const view_metric view_metrics[VIEW_METRICS];
 /* A figure over the files that have the pool. */
 typedef struct view_spread {
     size_t files;
-    size_t least_file, most_file, odd_file; /* first file with the value; odd_file SIZE_MAX: no outlier */
-    uint64_t least, most, median;
+    size_t min_file, max_file, odd_file; /* first file with the value; odd_file SIZE_MAX: no outlier */
+    uint64_t min, max, median;
 } view_spread;
 
 /* ---- comparing ranks --------------------------------------------------------------------------------------------- */
@@ -104,13 +104,13 @@ static bool view_compare(const view_file *files, size_t count, const char *pool,
         if (found == NULL)
             continue;
         uint64_t value = metric->value(found);
-        if (spread->files == 0 || value < spread->least) {
-            spread->least = value;
-            spread->least_file = i;
+        if (spread->files == 0 || value < spread->min) {
+            spread->min = value;
+            spread->min_file = i;
         }
-        if (spread->files == 0 || value > spread->most) {
-            spread->most = value;
-            spread->most_file = i;
+        if (spread->files == 0 || value > spread->max) {
+            spread->max = value;
+            spread->max_file = i;
         }
         values[spread->files++] = value;
     }
@@ -129,7 +129,7 @@ static bool view_compare(const view_file *files, size_t count, const char *pool,
     return true;
 }
 
-enum { MOST_HOLDERS = 12 };
+enum { MAX_HOLDERS = 12 };
 
 static const char *percent(double share)
 {
@@ -222,7 +222,7 @@ static int print_holders(const view_file *file, const view_pool *pool, bool colo
     sheet s = sheet_new(color);
     sheet_add_columns(&s, is_ours ? "ROLE|UNIT|BUCKETS" : "KIND|MODULE OR FILE|FUNCTION");
     sheet_add_columns(&s, ">BYTES|>SHARE|>SINCE");
-    for (size_t i = 0; i < count && i < MOST_HOLDERS; i++) {
+    for (size_t i = 0; i < count && i < MAX_HOLDERS; i++) {
         const holder *h = &holders[i];
         const bp_snapshot_request *request = &pool->requests[h->span->request];
         double share = pool->peak_bytes > 0 ? (double)h->bytes / (double)pool->peak_bytes : 0;
@@ -233,10 +233,10 @@ static int print_holders(const view_file *file, const view_pool *pool, bool colo
     }
     int code = sheet_finish(&s);
     uint64_t rest = 0;
-    for (size_t i = MOST_HOLDERS; i < count; i++)
+    for (size_t i = MAX_HOLDERS; i < count; i++)
         rest += holders[i].bytes;
     if (code == EXIT_GO_ON && rest > 0)
-        printf("and %zu smaller, together %s\n", count - MOST_HOLDERS, cli_bytes(rest));
+        printf("and %zu smaller, together %s\n", count - MAX_HOLDERS, cli_bytes(rest));
     free(holders);
     return code;
 }
@@ -303,19 +303,19 @@ static const char *amount(const view_metric *metric, uint64_t value)
 static bool add_metric(sheet *s, const view_file *files, size_t count, const char *pool, const view_metric *metric)
 {
     view_spread spread;
-    char odd[VIEW_LABEL_CHARS + 64] = "-", least[VIEW_LABEL_CHARS], most[VIEW_LABEL_CHARS], label[VIEW_LABEL_CHARS];
+    char odd[VIEW_LABEL_CHARS + 64] = "-", min[VIEW_LABEL_CHARS], max[VIEW_LABEL_CHARS], label[VIEW_LABEL_CHARS];
     if (!view_compare(files, count, pool, metric, &spread))
         return false;
-    view_file_label(&files[spread.least_file], least);
-    view_file_label(&files[spread.most_file], most);
+    view_file_label(&files[spread.min_file], min);
+    view_file_label(&files[spread.max_file], max);
     if (spread.odd_file != SIZE_MAX) {
         view_file_label(&files[spread.odd_file], label);
         bp_print(odd, sizeof odd, "%s: %s", label,
                  amount(metric, metric->value(view_find_pool(&files[spread.odd_file], pool))));
     }
-    bool same = spread.least == spread.most;
-    sheet_add_row(s, pool, metric->name, amount(metric, spread.least), same ? "" : least, amount(metric, spread.median),
-                  amount(metric, spread.most), same ? "" : most, odd, NULL);
+    bool same = spread.min == spread.max;
+    sheet_add_row(s, pool, metric->name, amount(metric, spread.min), same ? "" : min, amount(metric, spread.median),
+                  amount(metric, spread.max), same ? "" : max, odd, NULL);
     if (spread.odd_file != SIZE_MAX)
         sheet_color_line(s, "yellow");
     return true;
@@ -437,11 +437,11 @@ static void print_metric(bp_json_writer *d, const view_file *files, size_t count
     bp_json_add_object(d, NULL);
     bp_json_add_text(d, "pool", pool);
     bp_json_add_text(d, "of", metric->name);
-    bp_json_add_number(d, "least", spread.least);
-    bp_json_add_number(d, "least_file", spread.least_file);
+    bp_json_add_number(d, "least", spread.min);
+    bp_json_add_number(d, "least_file", spread.min_file);
     bp_json_add_number(d, "median", spread.median);
-    bp_json_add_number(d, "most", spread.most);
-    bp_json_add_number(d, "most_file", spread.most_file);
+    bp_json_add_number(d, "most", spread.max);
+    bp_json_add_number(d, "most_file", spread.max_file);
     number_or_null(d, "odd_file", spread.odd_file != SIZE_MAX, spread.odd_file);
     bp_json_end(d);
 }

@@ -11,7 +11,7 @@
 #define VIEW_NO_REQUEST UINT32_MAX
 
 /* Limit of spans from slabs that are mapped again: a small hostile file can cause many for many buckets. */
-static inline size_t view_most_returns(const view_pool *pool)
+static inline size_t view_max_returns(const view_pool *pool)
 {
     return ((size_t)1 << 16) + 4 * (pool->info->live_count + pool->info->event_count + pool->info->slab_event_count);
 }
@@ -36,7 +36,7 @@ typedef struct view_player {
     uint64_t now_ns, changed_bytes;
     size_t next_slab_event, number, span_capacity, returns;
     uint32_t *by_address; /* slabs */
-    uint64_t live, role_live[VIEW_MOST_ROLES];
+    uint64_t live, role_live[VIEW_MAX_ROLES];
     size_t peak_event, peak_slab_events; /* number of events before the peak */
     uint32_t *free_tracks;               /* a min-heap */
     size_t free_count;
@@ -185,7 +185,7 @@ static bp_status fail_returns(const view_pool *pool)
     snprintf(text, sizeof text,
              "pool %.60s: its slabs come back too often: with them buckets are live again more than %zu times; record "
              "fewer steps",
-             pool->info->name, view_most_returns(pool));
+             pool->info->name, view_max_returns(pool));
     return bp_error_record(BP_ERR_FORMAT, text);
 }
 
@@ -284,7 +284,7 @@ static bp_status change_slab(view_player *p, const bp_snapshot_slab_event *event
     for (uint32_t id = p->first_held[event->slab]; id != VIEW_NO_REQUEST; id = p->holds[id].next) {
         if (!has)
             end_span(p, id, event->time_ns);
-        else if (p->returns++ == view_most_returns(p->pool))
+        else if (p->returns++ == view_max_returns(p->pool))
             return fail_returns(p->pool);
         else if (!begin_span(p, id, event->time_ns))
             return fail_memory();
@@ -333,9 +333,9 @@ static bp_status end_slabs(view_player *p)
     bp_status status = BP_OK;
     for (uint32_t i = 0; status == BP_OK && i < p->pool->info->slab_count; i++) {
         bp_snapshot_slab_event all = {.gained = 1, .slab = i, .bytes = p->pool->slabs[i].bytes};
-        uint64_t most = p->pool->slab_bytes;
+        uint64_t max = p->pool->slab_bytes;
         status = change_mapping(p, &all, p->pool->length_ns + 1);
-        p->pool->slab_bytes = most;
+        p->pool->slab_bytes = max;
     }
     return status;
 }
@@ -395,9 +395,9 @@ static uint8_t find_role(view_pool *pool, const char *name)
         if (strcmp(pool->roles[i].name, shown) == 0)
             return (uint8_t)i;
     }
-    if (pool->role_count == VIEW_MOST_ROLES)
-        return VIEW_MOST_ROLES - 1;
-    pool->roles[pool->role_count].name = pool->role_count + 1 < VIEW_MOST_ROLES ? shown : "other";
+    if (pool->role_count == VIEW_MAX_ROLES)
+        return VIEW_MAX_ROLES - 1;
+    pool->roles[pool->role_count].name = pool->role_count + 1 < VIEW_MAX_ROLES ? shown : "other";
     return (uint8_t)pool->role_count++;
 }
 

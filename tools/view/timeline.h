@@ -26,7 +26,7 @@ typedef struct view_gone {
 } view_gone;
 
 /* Requests with a later role are in the last one, "other". */
-enum { VIEW_MOST_ROLES = 32 };
+enum { VIEW_MAX_ROLES = 32 };
 
 typedef struct view_role {
     const char *name;
@@ -46,7 +46,7 @@ typedef struct view_pool {
     size_t span_count;
     uint64_t *tracks; /* not in a slab: largest bytes of each track */
     size_t track_count;
-    view_role roles[VIEW_MOST_ROLES];
+    view_role roles[VIEW_MAX_ROLES];
     size_t role_count;
     view_gone *gone; /* by end */
     size_t gone_count, gone_capacity;

@@ -523,8 +523,8 @@ static void run_range_reading(void *user)
 static void run_range(void *user)
 {
     ranging *r = user;
-    const bp_token_values least = {.data = r->range[0], .stride = 1}, largest = {.data = r->range[1], .stride = 1};
-    must(bp_logprob_range(r->client, &r->batch, &least, &largest, NULL));
+    const bp_token_values min = {.data = r->range[0], .stride = 1}, largest = {.data = r->range[1], .stride = 1};
+    must(bp_logprob_range(r->client, &r->batch, &min, &largest, NULL));
 }
 
 static void measure_range(void)

@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* One byte of each is on the stack while words are allocated. */
-enum { MOST_RANKS_OF_ALL = 65536 };
+enum { MAX_RANKS_OF_ALL = 65536 };
 
 /* ---- ranks ------------------------------------------------------------------------------------------------------- */
 
@@ -58,7 +58,7 @@ bp_status bp_ranks_exchange(const char *call, bp_comm *comm, const bp_rank_words
 static __attribute__((noinline)) bp_status allocate_words(const char *call, bp_comm *comm, uint32_t ranks,
                                                           bp_rank_words **told)
 {
-    uint8_t lacking[MOST_RANKS_OF_ALL];
+    uint8_t lacking[MAX_RANKS_OF_ALL];
     bp_rank_words *made = calloc(ranks, sizeof *made);
     const uint8_t lacks = made == NULL;
     bp_status status = bp_comm_exchange(comm, &lacks, sizeof lacks, lacking);
@@ -73,11 +73,11 @@ static __attribute__((noinline)) bp_status allocate_words(const char *call, bp_c
     return status;
 }
 
-bp_status bp_rank_words_take(const char *call, bp_comm *comm, uint32_t most, bp_rank_words *few, bp_rank_words **told)
+bp_status bp_rank_words_take(const char *call, bp_comm *comm, uint32_t max, bp_rank_words *few, bp_rank_words **told)
 {
     const uint32_t ranks = bp_is_alone(comm) ? 1 : bp_comm_get_info(comm)->ranks;
-    if (ranks > most || ranks > MOST_RANKS_OF_ALL)
-        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks exceed the limit of %u", call, ranks, most);
+    if (ranks > max || ranks > MAX_RANKS_OF_ALL)
+        return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks exceed the limit of %u", call, ranks, max);
     if (ranks > BP_FEW_RANKS)
         return allocate_words(call, comm, ranks, told);
     *told = few;
@@ -93,7 +93,7 @@ void bp_rank_words_give(const bp_rank_words *few, bp_rank_words *told)
 bp_status bp_ranks_compare(const char *call, bp_comm *comm, const bp_rank_words *mine, const char *const *names)
 {
     bp_rank_words few[BP_FEW_RANKS], *told;
-    BP_TRY(bp_rank_words_take(call, comm, BP_MOST_RANKS, few, &told));
+    BP_TRY(bp_rank_words_take(call, comm, BP_MAX_RANKS, few, &told));
     const bp_status status = bp_ranks_exchange(call, comm, mine, names, told);
     bp_rank_words_give(few, told);
     return status;
@@ -155,13 +155,13 @@ bp_status bp_vocab_shards_init(const char *call, bp_comm *comm, const bp_shard *
         return BP_OK;
     }
     const uint32_t ranks = bp_comm_get_info(comm)->ranks;
-    if (ranks > BP_MOST_RANKS)
+    if (ranks > BP_MAX_RANKS)
         return bp_fail(BP_ERR_UNSUPPORTED, "%s: %u ranks share a vocabulary, which exceeds the limit of %d", call,
-                       ranks, BP_MOST_RANKS);
+                       ranks, BP_MAX_RANKS);
     bp_rank_words own = {.status = status, .values = {[START] = mine->start, [COLUMNS] = mine->columns}};
     memcpy(own.values, mine->same, sizeof mine->same);
     bp_rank_words few[BP_FEW_RANKS], *told;
-    BP_TRY(bp_rank_words_take(call, comm, BP_MOST_RANKS, few, &told));
+    BP_TRY(bp_rank_words_take(call, comm, BP_MAX_RANKS, few, &told));
     status = bp_ranks_exchange(call, comm, &own, names, told);
     if (status == BP_OK)
         status = join_shards(call, comm, told, shards);
@@ -271,9 +271,9 @@ bp_status bp_base_init(bp_device *device, const bp_base_config *config, bp_statu
     bp_base made = {0};
     if (status == BP_OK && config->max_tokens == 0)
         status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: max_tokens is 0", config->call);
-    else if (status == BP_OK && (config->max_targets == 0 || config->max_targets > BP_MOST_TARGETS))
+    else if (status == BP_OK && (config->max_targets == 0 || config->max_targets > BP_MAX_TARGETS))
         status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: max_targets is %u; use 1 to %u", config->call,
-                         config->max_targets, BP_MOST_TARGETS);
+                         config->max_targets, BP_MAX_TARGETS);
     else if (status == BP_OK && config->targets != BP_TARGETS_ERROR && config->targets != BP_TARGETS_MASK)
         status = bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: targets is %d; use BP_TARGETS_ERROR or BP_TARGETS_MASK",
                          config->call, (int)config->targets);

@@ -15,7 +15,7 @@ typedef struct bp_base bp_base;
 /* ---- arguments: checked and converted into kernel arguments ----------------------------------------------------------- */
 
 /* Sets the number of tokens. Error: more than `most`. */
-bp_status bp_check_count(const char *call, uint64_t batch, uint64_t sequence, uint64_t most, uint64_t *tokens);
+bp_status bp_check_count(const char *call, uint64_t batch, uint64_t sequence, uint64_t max, uint64_t *tokens);
 
 /* Checks rows of `columns` and fills in the strides where both are 0. `written`: rows must not overlap. Without tokens, nothing is checked. */
 bp_status bp_check_rows(const char *call, const char *name, const bp_token_rows *rows, uint64_t columns, bool written,
@@ -96,8 +96,8 @@ bp_status bp_workspace_drop(bp_workspace *workspace, uint32_t which, bp_stream *
 
 /* ---- ranks that share a vocabulary: collective status agreement, and their shards ------------------------------------- */
 
-#define BP_MOST_RANKS 512 /* that share a vocabulary or a sequence */
-#define BP_FEW_RANKS 64   /* their words fit the stack of a thread, which is 128 KiB in musl */
+#define BP_MAX_RANKS 512 /* that share a vocabulary or a sequence */
+#define BP_FEW_RANKS 64  /* their words fit the stack of a thread, which is 128 KiB in musl */
 #define BP_TOLD_VALUES 8
 #define BP_RANK_WORDS_CHARS 160
 
@@ -118,13 +118,13 @@ bp_status bp_ranks_exchange(const char *call, bp_comm *comm, const bp_rank_words
 
 /* Collective. Room for the words of all ranks: `few`, which has BP_FEW_RANKS, or allocated. A rank whose allocation failed reports it in a byte,
  * because the others would wait for it: BP_ERR_NO_HOST_MEMORY on all ranks. BP_ERR_UNSUPPORTED: more than `most` ranks, 65536 at most. */
-bp_status bp_rank_words_take(const char *call, bp_comm *comm, uint32_t most, bp_rank_words *few, bp_rank_words **told);
+bp_status bp_rank_words_take(const char *call, bp_comm *comm, uint32_t max, bp_rank_words *few, bp_rank_words **told);
 void bp_rank_words_give(const bp_rank_words *few, bp_rank_words *told);
 
-/* bp_ranks_exchange without the ranks' words. BP_ERR_UNSUPPORTED: more than BP_MOST_RANKS ranks. */
+/* bp_ranks_exchange without the ranks' words. BP_ERR_UNSUPPORTED: more than BP_MAX_RANKS ranks. */
 bp_status bp_ranks_compare(const char *call, bp_comm *comm, const bp_rank_words *mine, const char *const *names);
 
-/* Collective status agreement without values, local if alone. At most BP_MOST_RANKS ranks. */
+/* Collective status agreement without values, local if alone. At most BP_MAX_RANKS ranks. */
 bp_status bp_ranks_agree(const char *call, bp_comm *comm, bp_status status);
 
 /* The vocabulary and its shards over the ranks of a communicator. */

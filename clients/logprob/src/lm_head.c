@@ -66,9 +66,9 @@ static bp_status lm_head_check_config(const char *call, const bp_lm_head_config 
 /* Columns of a tile on the host. */
 static uint64_t host_tile(const bp_lm_head *head, uint64_t columns)
 {
-    const uint64_t most = bp_least_u64(TILE_LOGITS / head->chunk, TILE_WEIGHT / head->hidden);
-    const uint64_t tiles = most / BP_TILE_COLUMNS;
-    return bp_least_u64(columns, (tiles > 1 ? tiles : 1) * BP_TILE_COLUMNS);
+    const uint64_t max = bp_min_u64(TILE_LOGITS / head->chunk, TILE_WEIGHT / head->hidden);
+    const uint64_t tiles = max / BP_TILE_COLUMNS;
+    return bp_min_u64(columns, (tiles > 1 ? tiles : 1) * BP_TILE_COLUMNS);
 }
 
 static bp_status make_own(bp_device *device, const bp_lm_head_config *config, bp_lm_head *head)
@@ -84,13 +84,13 @@ static bp_status make_own(bp_device *device, const bp_lm_head_config *config, bp
     head->sums = ranks > 1 && config->partial_hidden_grad == 0;
 
     /* products count in 31 bits, and narrowing in place doubles the stride */
-    const uint64_t most = INT32_MAX / 2;
+    const uint64_t max = INT32_MAX / 2;
     const bool is_host = bp_device_is_host_accessible(device);
-    if (head->chunk > most || config->hidden > most || config->vocab > most)
+    if (head->chunk > max || config->hidden > max || config->vocab > max)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "%s: pieces of %llu tokens, hidden %llu, vocab %llu: at most %llu of each are possible", call,
                        (unsigned long long)head->chunk, (unsigned long long)config->hidden,
-                       (unsigned long long)config->vocab, (unsigned long long)most);
+                       (unsigned long long)config->vocab, (unsigned long long)max);
     head->tile = is_host ? host_tile(head, config->vocab) : config->vocab;
     head->chunk_count = is_host || head->chunk == tokens ? 1 : 2;
     if (is_host)

@@ -38,12 +38,12 @@ static piece piece_at(const bp_tokens_work *all, uint64_t chunk, uint64_t index)
     piece p = {.batches = 1, .count = all->sequence};
     if (sequences > 0) {
         p.batch = index * sequences;
-        p.batches = bp_least_u64(sequences, all->batch - p.batch);
+        p.batches = bp_min_u64(sequences, all->batch - p.batch);
     } else {
         const uint64_t pieces = pieces_of(all->sequence, chunk);
         p.batch = index / pieces;
         p.first = index % pieces * chunk;
-        p.count = bp_least_u64(chunk, all->sequence - p.first);
+        p.count = bp_min_u64(chunk, all->sequence - p.first);
     }
     p.token = p.batch * all->sequence + p.first;
     p.rows = p.batches * p.count;
@@ -161,7 +161,7 @@ static head_step step_at(const head_pass *pass, uint64_t index)
     head_step s = {.index = index, .tile = index % pass->tiles};
     s.piece = piece_at(&pass->batch->tokens, head->chunk, index / pass->tiles);
     s.first = s.tile * head->tile;
-    s.columns = bp_least_u64(head->tile, head->base.columns - s.first);
+    s.columns = bp_min_u64(head->tile, head->base.columns - s.first);
     s.is_last = s.tile + 1 == pass->tiles;
     return s;
 }
@@ -377,7 +377,7 @@ static bp_status sum_over_ranks(const bp_lm_head *head, const bp_matrix *from, f
         return status;
     BP_TRY(bp_stream_synchronize(stream));
     for (uint64_t done = 0; done < count; done += BP_EXCHANGED_NUMEL) {
-        const uint64_t now = bp_least_u64(count - done, BP_EXCHANGED_NUMEL);
+        const uint64_t now = bp_min_u64(count - done, BP_EXCHANGED_NUMEL);
         BP_TRY(bp_comm_exchange(comm, mine + done, now * sizeof *mine, head->exchanged));
         for (uint64_t i = 0; i < now; i++) {
             float sum = head->exchanged[i];

@@ -15,7 +15,7 @@ struct bp_logprob {
 
 /* ---- the client -------------------------------------------------------------------------------------------------- */
 
-_Static_assert(BP_LOGPROB_MOST_TARGETS == BP_MOST_TARGETS, "kernels keep the targets of a token in fixed arrays");
+_Static_assert(BP_LOGPROB_MAX_TARGETS == BP_MAX_TARGETS, "kernels keep the targets of a token in fixed arrays");
 
 static const bp_logprob_config logprob_config_defaults = {.size = sizeof logprob_config_defaults,
                                                           .max_targets = 1,
@@ -494,7 +494,7 @@ bp_status bp_logprob_divergence_backward(bp_logprob *client, const bp_logprob_ba
 
 /* ---- range: the smallest and largest logit of each token ----------------------------------------------------------------- */
 
-bp_status bp_logprob_range(bp_logprob *client, const bp_logprob_batch *batch, const bp_token_values *least,
+bp_status bp_logprob_range(bp_logprob *client, const bp_logprob_batch *batch, const bp_token_values *min,
                            const bp_token_values *largest, bp_stream *stream)
 {
     static const bp_token_values none = {0};
@@ -503,15 +503,15 @@ bp_status bp_logprob_range(bp_logprob *client, const bp_logprob_batch *batch, co
     BP_TRY(read_batch(call, client, batch, false, &checked));
     if (checked.token_count == 0)
         return BP_OK;
-    least = least != NULL ? least : &none;
+    min = min != NULL ? min : &none;
     largest = largest != NULL ? largest : &none;
-    BP_TRY(bp_check_values(call, "least", least, checked.tokens.batch, checked.tokens.sequence, true));
+    BP_TRY(bp_check_values(call, "least", min, checked.tokens.batch, checked.tokens.sequence, true));
     BP_TRY(bp_check_values(call, "largest", largest, checked.tokens.batch, checked.tokens.sequence, true));
     const bp_range_work work = {.tokens = checked.tokens,
                                 .logits = checked.work,
-                                .least = least->data,
-                                .least_batch_stride = least->batch_stride,
-                                .least_stride = least->stride,
+                                .min = min->data,
+                                .min_batch_stride = min->batch_stride,
+                                .min_stride = min->stride,
                                 .largest = largest->data,
                                 .largest_batch_stride = largest->batch_stride,
                                 .largest_stride = largest->stride};

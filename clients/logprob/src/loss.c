@@ -54,7 +54,7 @@ struct bp_loss {
 /* ---- the grid of ranks ------------------------------------------------------------------------------------------- */
 
 #define NOBODY UINT32_MAX
-#define MOST_RANKS 65536
+#define MAX_RANKS 65536
 
 static const char *const call_create = "bp_loss_create";
 
@@ -83,7 +83,7 @@ static bp_status place_ranks(const bp_loss_config *config, bp_status status, uin
                                        NULL};
     const uint32_t ranks = config->comm != NULL ? bp_comm_get_info(config->comm)->ranks : 1;
     bp_rank_words few[BP_FEW_RANKS], *told;
-    BP_TRY(bp_rank_words_take(call_create, config->comm, MOST_RANKS, few, &told));
+    BP_TRY(bp_rank_words_take(call_create, config->comm, MAX_RANKS, few, &told));
     if (status == BP_OK)
         status = check_grid(config, ranks);
     bp_rank_words mine = {
@@ -368,14 +368,14 @@ bp_status bp_loss_add(bp_loss *loss, const bp_cp_split *split, const bp_loss_val
 
 #define SAME 1e-4 /* relative tolerance; different tokens differ by far more */
 
-static double least(double a, double b)
+static double min(double a, double b)
 {
     return isnan(a) || a < b ? a : b;
 }
 
 static double greatest(double a, double b)
 {
-    return -least(-a, -b);
+    return -min(-a, -b);
 }
 
 static void divide(bp_loss_statistics *s)
@@ -466,7 +466,7 @@ static bp_loss_sequence sum_ranks(const bp_loss *loss, uint32_t dp, uint64_t ind
         sequence.entropy_sum += record->entropy;
         for (uint32_t t = 0; t < loss->tp; t++) {
             record = loss_word_of(loss, loss_rank_at(loss, dp, c, t))->records + index;
-            s->logit_min = least(s->logit_min, record->logit_min);
+            s->logit_min = min(s->logit_min, record->logit_min);
             s->logit_max = greatest(s->logit_max, record->logit_max);
         }
     }
@@ -535,7 +535,7 @@ bp_status bp_loss_statistics_merge(const bp_loss_statistics *step, bp_loss_stati
     sum.logprob_sum += added.logprob_sum;
     sum.entropy_sum += added.entropy_sum;
     sum.perplexity_sum += added.perplexity_sum;
-    sum.logit_min = least(sum.logit_min, added.logit_min);
+    sum.logit_min = min(sum.logit_min, added.logit_min);
     sum.logit_max = greatest(sum.logit_max, added.logit_max);
     sum.epsilon = added.epsilon;
     divide(&sum);

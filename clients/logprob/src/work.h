@@ -24,7 +24,7 @@ typedef struct bp_tokens_work {
     uint64_t batch, sequence;
     const void *target;
     int64_t target_batch_stride, target_stride, target_step;
-    uint32_t targets;     /* at most BP_MOST_TARGETS */
+    uint32_t targets;     /* at most BP_MAX_TARGETS */
     int32_t target_is_64; /* 1: int64, 0: int32 */
     const uint8_t *mask;  /* NULL: no mask */
     int64_t mask_batch_stride, mask_stride;
@@ -72,7 +72,7 @@ BP_DEVICE uint64_t bp_bad_target(uint64_t index, int64_t target, int64_t first)
     return (index < 0xfffffffe ? index : 0xfffffffe) << 32 | id;
 }
 
-#define BP_MOST_TARGETS 128u /* the threads of a CUDA block */
+#define BP_MAX_TARGETS 128u /* the threads of a CUDA block */
 
 typedef struct bp_logits_work {
     const void *data;
@@ -215,8 +215,8 @@ typedef struct bp_divergence_gradient_work {
 typedef struct bp_range_work {
     bp_tokens_work tokens;
     bp_logits_work logits; /* rounding and cap are ignored */
-    float *least;          /* NULL: not wanted */
-    int64_t least_batch_stride, least_stride;
+    float *min;            /* NULL: not wanted */
+    int64_t min_batch_stride, min_stride;
     float *largest; /* NULL: not wanted */
     int64_t largest_batch_stride, largest_stride;
 } bp_range_work;

@@ -17,7 +17,7 @@ static inline bool bp_mul_u64(uint64_t a, uint64_t b, uint64_t *product)
     return !__builtin_mul_overflow(a, b, product);
 }
 
-static inline uint64_t bp_least_u64(uint64_t a, uint64_t b)
+static inline uint64_t bp_min_u64(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }

@@ -225,7 +225,7 @@ static bool next_chunk(const bp_job *job, walk *w, chunk *next)
     const job_piece *piece = &job->pieces[w->piece];
     *next = (chunk){.device = piece->device + w->offset,
                     .host = piece->host + w->offset,
-                    .bytes = bp_least_u64(job->chunk_bytes, piece->bytes - w->offset)};
+                    .bytes = bp_min_u64(job->chunk_bytes, piece->bytes - w->offset)};
     w->offset += next->bytes;
     return true;
 }

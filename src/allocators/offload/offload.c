@@ -288,7 +288,7 @@ bp_status bp_offload_create(bp_pool *pool, const bp_offload_config *config, bp_o
     made->process = device->process;
     bp_device_retain(device);
     made->source.backing = own.backing;
-    made->source.chunk_bytes = largest > 0 ? bp_least_u64(chunk, largest) : chunk;
+    made->source.chunk_bytes = largest > 0 ? bp_min_u64(chunk, largest) : chunk;
     made->progress = own.progress;
     made->user = own.user;
     status = offload_build(made, own.pinned);

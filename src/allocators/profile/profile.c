@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "core/timeout.h"
+#include "core/clock.h"
 
 /* ---- recording: the rings, and the state of the pools when they start and stop ---------------------------------------- */
 
@@ -342,9 +342,9 @@ static bp_status profile_check_config(const bp_profile_config *c)
 {
     if (c->directory != NULL && c->directory[0] == '\0')
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_create: directory is empty; \".\" is the current one");
-    if (c->max_entries > BP_MOST_ENTRIES)
+    if (c->max_entries > BP_MAX_ENTRIES)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_create: max_entries %llu, expected at most %zu",
-                       (unsigned long long)c->max_entries, BP_MOST_ENTRIES);
+                       (unsigned long long)c->max_entries, BP_MAX_ENTRIES);
     if (c->formats & ~(BP_PROFILE_PICKLE | BP_PROFILE_TRACE))
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_profile_create: formats 0x%x has unknown bits", c->formats);
     if (c->rank >= (c->ranks > 0 ? c->ranks : 1))

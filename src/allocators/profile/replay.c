@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/timeout.h"
+#include "core/clock.h"
 
 /* The slab that contains the address; BP_NONE: none, or the request is dynamic. */
 static uint32_t slab_at(const bp_pool *pool, uint32_t id, const uint8_t *address)
@@ -290,11 +290,11 @@ static void show_current(const replay *p, const pool_replay *t)
 static pool_replay *find_next(const replay *p)
 {
     pool_replay *found = NULL;
-    uint64_t least = UINT64_MAX;
+    uint64_t min = UINT64_MAX;
     for (size_t i = 0; i < p->count; i++) {
         uint64_t time = next_time(&p->parts[i]);
-        if (time < least) {
-            least = time;
+        if (time < min) {
+            min = time;
             found = &p->parts[i];
         }
     }
@@ -309,7 +309,7 @@ static bp_status replay_init(const bp_recording *recording, uint32_t device, rep
     p->begin_ns = recording->now_ns;
     for (size_t i = 0; i < recording->count; i++) {
         const bp_recorded_pool *s = &recording->pools[i];
-        p->begin_ns = bp_least_u64(p->begin_ns, s->begin_ns);
+        p->begin_ns = bp_min_u64(p->begin_ns, s->begin_ns);
         if (device != BP_ALL_DEVICES && s->of->device != device)
             continue;
         pool_replay *t = &p->parts[p->count++];

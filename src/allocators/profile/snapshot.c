@@ -15,7 +15,7 @@
  * classes. Lists are appended in batches of at most 1000, because the viewer passes a batch as arguments of one
  * call. */
 
-#define MOST_PER_BATCH 1000u
+#define MAX_PER_BATCH 1000u
 
 /* Opcodes (all are listed in PEP 307 and the module pickletools). */
 enum {
@@ -153,7 +153,7 @@ static void pickle_begin_list(bp_output *output, const char *key, pickle_list *l
 
 static void pickle_item(bp_output *output, pickle_list *list)
 {
-    if (list->batch == MOST_PER_BATCH) {
+    if (list->batch == MAX_PER_BATCH) {
         code(output, APPENDS, MARK, 1);
         list->batch = 0;
     }

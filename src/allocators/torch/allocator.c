@@ -59,8 +59,8 @@ typedef struct arena {
 static bp_status find_run(const arena *a, uint64_t bytes, bool captured, size_t *first)
 {
     uint64_t largest = 0;
-    const piece_state most = captured ? CLEAN : UNKNOWN;
-    for (piece_state state = captured ? CLEAN : MARKED; state <= most; state++) {
+    const piece_state max = captured ? CLEAN : UNKNOWN;
+    for (piece_state state = captured ? CLEAN : MARKED; state <= max; state++) {
         uint64_t best = UINT64_MAX;
         bool found = false;
         largest = 0;
@@ -259,7 +259,7 @@ static bp_status acquire_memory(arena *a)
         bp_stream_destroy(&a->holder);
         return status;
     }
-    const uint64_t skipped = bp_least_u64((STEP - (uintptr_t)address % STEP) % STEP, request->bytes);
+    const uint64_t skipped = bp_min_u64((STEP - (uintptr_t)address % STEP) % STEP, request->bytes);
     a->address = (uint8_t *)address + skipped;
     a->statistics.bytes = request->bytes - skipped;
     return BP_OK;

@@ -17,7 +17,8 @@
 #include <time.h>
 
 #include "comms/mpi/halves.h"
-#include "core/timeout.h"
+#include "comms/timeout.h"
+#include "core/clock.h"
 
 #define REDUCTIONS 3
 
@@ -145,13 +146,13 @@ static bp_status mpi_all_gather(void *self, const void *mine, void *all, uint64_
 
 /* ---- exchanges with a time-out -------------------------------------------------------------------------------------- */
 
-enum { LEAST_PIECE = 4096, MOST_PIECE = 65536, ROOM_BYTES = 16 << 20, SPINS = 200 };
+enum { MIN_PIECE = 4096, MAX_PIECE = 65536, ROOM_BYTES = 16 << 20, SPINS = 200 };
 
 /* All ranks compute the same size. */
 static uint64_t piece_bytes(const bp_mpi *comm, uint64_t bytes)
 {
     uint64_t piece = ROOM_BYTES / (uint64_t)comm->ranks;
-    piece = piece < LEAST_PIECE ? LEAST_PIECE : piece > MOST_PIECE ? MOST_PIECE : piece;
+    piece = piece < MIN_PIECE ? MIN_PIECE : piece > MAX_PIECE ? MAX_PIECE : piece;
     return bytes < piece ? bytes : piece;
 }
 

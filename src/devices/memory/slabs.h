@@ -2,8 +2,6 @@
 #ifndef BP_MEMORY_SLABS_H
 #define BP_MEMORY_SLABS_H
 
-#include <bucketpool/pool.h>
-
 #include "devices/device.h"
 #include "devices/memory/slab_callbacks.h"
 

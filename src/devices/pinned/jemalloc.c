@@ -83,8 +83,8 @@ bool bp_jemalloc_find(bp_jemalloc *jemalloc, char *because)
 /* An arena whose hooks hand it the slab once, and never take memory back. jemalloc's metadata lies beside the slab: 2 MiB at first, more
  * with very many pieces. */
 
-#define MOST_OWN_BLOCKS 32 /* each is larger than the one before */
-#define MOST_PRIMED 64
+#define MAX_OWN_BLOCKS 32 /* each is larger than the one before */
+#define MAX_PRIMED 64
 
 typedef struct block {
     void *mapping;
@@ -99,7 +99,7 @@ typedef struct arena {
     uint64_t slab_bytes, handed_bytes;
     size_t own_alignment;   /* alignment of its metadata, observed when the arena was made; 0: being made */
     size_t asked_alignment; /* alignment of the piece that is being allocated */
-    block own[MOST_OWN_BLOCKS];
+    block own[MAX_OWN_BLOCKS];
     size_t own_count;
 } arena;
 
@@ -124,7 +124,7 @@ static void *hook_alloc(bp_extent_hooks *hooks, void *new_address, size_t bytes,
         /* Metadata is recognised by its alignment, which is larger than that of pieces; hooks are not told. It is neither touched nor
          * pinned, as it is never copied. */
         size_t total;
-        if (a->own_count == MOST_OWN_BLOCKS || __builtin_add_overflow(bytes, alignment, &total))
+        if (a->own_count == MAX_OWN_BLOCKS || __builtin_add_overflow(bytes, alignment, &total))
             return NULL;
         void *mapping = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (mapping == MAP_FAILED)
@@ -225,12 +225,12 @@ static void small_jemalloc_release(const arena *a, void *address)
 static bp_status small_jemalloc_start(bp_small *small)
 {
     arena *a = small->self;
-    void *primed[MOST_PRIMED];
+    void *primed[MAX_PRIMED];
     size_t count = 0;
     a->slab = small->slab.address;
     a->slab_bytes = small->slab.bytes;
     uint64_t bytes = a->slab_bytes;
-    while (a->handed_bytes < a->slab_bytes && bytes >= bp_page_bytes() && count < MOST_PRIMED) {
+    while (a->handed_bytes < a->slab_bytes && bytes >= bp_page_bytes() && count < MAX_PRIMED) {
         void *piece = small_jemalloc_allocate(a, bytes, 1);
         if (piece != NULL)
             primed[count++] = piece;

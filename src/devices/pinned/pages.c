@@ -16,13 +16,13 @@
 #include <unistd.h>
 
 #include "core/process.h"
-#include "core/timeout.h"
+#include "core/clock.h"
 #include "devices/cuda.h"
 #include "devices/device.h"
 
 /* ---- NUMA nodes -------------------------------------------------------------------------------------------------- */
 
-#define MOST_NODES 1024u
+#define MAX_NODES 1024u
 #define WORD_BITS (8 * (uint32_t)sizeof(unsigned long))
 
 /* Driver device attributes. */
@@ -39,7 +39,7 @@ int32_t bp_numa_read_node(const char *path)
     FILE *file = fopen(path, "re");
     if (file == NULL)
         return -1;
-    if (fscanf(file, "%d", &node) != 1 || node < 0 || node >= (int)MOST_NODES)
+    if (fscanf(file, "%d", &node) != 1 || node < 0 || node >= (int)MAX_NODES)
         node = -1;
     fclose(file);
     return node;
@@ -61,13 +61,13 @@ int32_t bp_numa_node_of(const bp_device *device)
 /* Preferred, not bound: memory of a remote node is better than none. */
 static bool numa_bind(void *address, uint64_t bytes, int32_t node)
 {
-    unsigned long mask[MOST_NODES / WORD_BITS] = {0};
-    if (node < 0 || node >= (int32_t)MOST_NODES) {
+    unsigned long mask[MAX_NODES / WORD_BITS] = {0};
+    if (node < 0 || node >= (int32_t)MAX_NODES) {
         errno = EINVAL;
         return false;
     }
     mask[(uint32_t)node / WORD_BITS] = 1ul << ((uint32_t)node % WORD_BITS);
-    return syscall(SYS_mbind, address, bytes, MPOL_PREFERRED, mask, (unsigned long)MOST_NODES + 1, 0u) == 0;
+    return syscall(SYS_mbind, address, bytes, MPOL_PREFERRED, mask, (unsigned long)MAX_NODES + 1, 0u) == 0;
 }
 
 bool bp_numa_is_usable(int32_t node)
@@ -85,7 +85,7 @@ bool bp_numa_is_usable(int32_t node)
 
 /* Threads for the first touch; they end with it. */
 
-#define LEAST_PART (2 * BP_HUGE_PAGE_BYTES) /* smaller parts are done before a thread has started */
+#define MIN_PART (2 * BP_HUGE_PAGE_BYTES) /* smaller parts are done before a thread has started */
 
 typedef struct part {
     uint8_t *address;
@@ -104,9 +104,9 @@ static void *touch(void *argument)
 /* The caller touches the last part, and the parts whose threads could not be started. */
 void bp_touch(uint8_t *address, uint64_t bytes, uint64_t page, uint32_t threads)
 {
-    part parts[BP_MOST_TOUCH_THREADS];
-    uint64_t count = bytes / LEAST_PART, each = bytes;
-    count = bp_least_u64(count, bp_least_u64(threads, BP_MOST_TOUCH_THREADS));
+    part parts[BP_MAX_TOUCH_THREADS];
+    uint64_t count = bytes / MIN_PART, each = bytes;
+    count = bp_min_u64(count, bp_min_u64(threads, BP_MAX_TOUCH_THREADS));
     if (count > 1)
         each = bytes / count / BP_HUGE_PAGE_BYTES * BP_HUGE_PAGE_BYTES;
     uint32_t started = 0;
@@ -200,12 +200,12 @@ bp_status bp_pages_get(bp_page_source *source, uint64_t bytes, uint64_t alignmen
 {
     const uint64_t page = bp_page_bytes();
     const bool huge = source->huge && bytes >= BP_HUGE_PAGE_BYTES;
-    const uint64_t least = huge ? BP_HUGE_PAGE_BYTES : page;
+    const uint64_t min = huge ? BP_HUGE_PAGE_BYTES : page;
     bp_pages made;
     if (!bp_round_up_u64(bytes, page, &bytes))
         return bp_fail(BP_ERR_NO_HOST_MEMORY, "out of host memory: %llu bytes exceed the address space",
                        (unsigned long long)bytes);
-    BP_TRY(pages_map(bytes, alignment > least ? alignment : least, &made));
+    BP_TRY(pages_map(bytes, alignment > min ? alignment : min, &made));
     madvise(made.address, made.bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE); /* some systems support neither */
     if (source->node >= 0)
         (void)numa_bind(made.address, made.bytes, source->node); /* if this fails, memory is on another node */

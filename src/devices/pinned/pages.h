@@ -36,7 +36,7 @@ bp_status bp_pages_give_back(const bp_page_source *source, const bp_pages *pages
 
 /* ---- first touch of fresh pages ----------------------------------------------------------------------------------------- */
 
-#define BP_MOST_TOUCH_THREADS 64u
+#define BP_MAX_TOUCH_THREADS 64u
 
 /* Touches pages of `page` bytes each with at most `threads` (at least 1) threads; fewer if threads cannot be started or there is little
  * to do. */

@@ -158,9 +158,9 @@ bp_status bp_pinned_create(bp_device *device, const bp_pinned_config *config, bp
     BP_TRY(bp_struct_read("bp_pinned_create", config, true, &own, sizeof own));
     if (own.allocator != BP_PINNED_AUTO && own.allocator != BP_PINNED_JEMALLOC && own.allocator != BP_PINNED_PLAIN)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_create: unknown allocator %d", (int)own.allocator);
-    if (own.touch_threads > BP_MOST_TOUCH_THREADS)
+    if (own.touch_threads > BP_MAX_TOUCH_THREADS)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_create: touch_threads is %u, expected at most %u",
-                       own.touch_threads, BP_MOST_TOUCH_THREADS);
+                       own.touch_threads, BP_MAX_TOUCH_THREADS);
     if (own.numa_node < -1)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_pinned_create: numa_node is %d, expected -1 or a node",
                        own.numa_node);

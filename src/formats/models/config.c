@@ -13,7 +13,7 @@
 
 /* The largest nested object that is read member by member (attn_config). Larger ones are lists of labels, of which
  * only the number is used. */
-#define MOST_INNER 100
+#define MAX_INNER 100
 
 /* Tables read integers and booleans alike, and a factor that is written 1.0 as 1. */
 static bool is_whole(const json_t *value)
@@ -165,7 +165,7 @@ static bp_status find_in(published *from, const json_t *object, const char *key,
             *found = true;
             return BP_OK;
         }
-        if (json_object_size(inner) <= MOST_INNER)
+        if (json_object_size(inner) <= MAX_INNER)
             value = json_object_getn(inner, dot + 1, rest);
         if (json_is_object(value))
             value = NULL;

@@ -16,8 +16,8 @@
 
 size_t bp_reader_budget(size_t bytes)
 {
-    const size_t most = (size_t)2 << 30, least = (size_t)256 << 20;
-    return bytes < (most - least) / 16 ? 16 * bytes + least : most;
+    const size_t max = (size_t)2 << 30, min = (size_t)256 << 20;
+    return bytes < (max - min) / 16 ? 16 * bytes + min : max;
 }
 
 static const bp_reader_options defaults = {.size = sizeof defaults};

@@ -15,7 +15,7 @@
 /* Units are found by patterns of parameter names, such as "layers.N,layers.N.experts.N". */
 
 #define DEFAULT_UNITS "layers.N,h.N,blocks.N"
-#define MOST_PATTERNS 16 /* also the deepest nesting of units */
+#define MAX_PATTERNS 16 /* also the deepest nesting of units */
 
 typedef struct bp_unit_pattern {
     const char *text;
@@ -26,7 +26,7 @@ typedef struct bp_unit_pattern {
 typedef struct bp_unit_patterns {
     char *text;
     size_t count;
-    bp_unit_pattern patterns[MOST_PATTERNS];
+    bp_unit_pattern patterns[MAX_PATTERNS];
 } bp_unit_patterns;
 
 /* A unit that contains a name. */
@@ -60,8 +60,8 @@ static bp_status unit_patterns_init(bp_unit_patterns *patterns, const char *give
                 BP_ERR_INVALID_ARGUMENT,
                 "units: \"%.60s\" is not a pattern; expected names with dots and N for a number, as in " DEFAULT_UNITS,
                 text);
-        else if (patterns->count == MOST_PATTERNS)
-            status = bp_fail(BP_ERR_INVALID_ARGUMENT, "units: more than %d patterns", MOST_PATTERNS);
+        else if (patterns->count == MAX_PATTERNS)
+            status = bp_fail(BP_ERR_INVALID_ARGUMENT, "units: more than %d patterns", MAX_PATTERNS);
         if (status != BP_OK) {
             free(patterns->text);
             return status;
@@ -126,11 +126,11 @@ static bool find_match(const bp_unit_patterns *patterns, int outer, const char *
 }
 
 /* The units that contain `name`, outermost first; returns their number. */
-static size_t match_units(const bp_unit_patterns *patterns, const char *name, bp_unit_match matches[MOST_PATTERNS])
+static size_t match_units(const bp_unit_patterns *patterns, const char *name, bp_unit_match matches[MAX_PATTERNS])
 {
     size_t count = 0, from = 0;
     int outer = -1;
-    while (count < MOST_PATTERNS && find_match(patterns, outer, name, from, &matches[count])) {
+    while (count < MAX_PATTERNS && find_match(patterns, outer, name, from, &matches[count])) {
         outer = matches[count].pattern;
         from = matches[count].end + 1;
         count++;
@@ -228,7 +228,7 @@ static bp_status tensor_units_add_unit(bp_tensor_units *units, const char *name,
 static bp_status find_units_of(bp_tensor_units *units, const bp_unit_patterns *patterns, const char *name,
                                size_t *innermost)
 {
-    bp_unit_match matches[MOST_PATTERNS];
+    bp_unit_match matches[MAX_PATTERNS];
     size_t depth = match_units(patterns, name, matches), outer = NO_UNIT;
     for (size_t i = 0; i < depth; i++) {
         json_t *known = json_object_getn(units->names, name, matches[i].end);
@@ -241,7 +241,7 @@ static bp_status find_units_of(bp_tensor_units *units, const bp_unit_patterns *p
 }
 
 /* `unit` and its enclosing units, outermost first; returns their number. */
-static size_t lineage(const bp_tensor_unit *unit, const bp_tensor_unit *line[MOST_PATTERNS])
+static size_t lineage(const bp_tensor_unit *unit, const bp_tensor_unit *line[MAX_PATTERNS])
 {
     size_t depth = 0;
     for (const bp_tensor_unit *u = unit; u != NULL; u = u->outer_unit)
@@ -253,7 +253,7 @@ static size_t lineage(const bp_tensor_unit *unit, const bp_tensor_unit *line[MOS
 
 static int compare_units(const void *a, const void *b, void *context)
 {
-    const bp_tensor_unit *all = context, *left[MOST_PATTERNS], *right[MOST_PATTERNS];
+    const bp_tensor_unit *all = context, *left[MAX_PATTERNS], *right[MAX_PATTERNS];
     size_t left_depth = lineage(&all[*(const size_t *)a], left), right_depth = lineage(&all[*(const size_t *)b], right);
     for (size_t i = 0; i < left_depth && i < right_depth; i++) {
         if (left[i] == right[i])

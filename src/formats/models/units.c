@@ -38,12 +38,12 @@ typedef struct item_place {
 } item_place;
 
 /* A role by its name, or by the number of a runtime's own role. */
-static bp_status units_read_role(const bp_json_at *at, uint64_t most, uint32_t *role)
+static bp_status units_read_role(const bp_json_at *at, uint64_t max, uint32_t *role)
 {
     uint64_t number = 0;
     bp_role known = BP_ROLE_PARAM;
     if (json_is_integer(at->value)) {
-        BP_TRY(bp_json_whole(at, 0, most, &number));
+        BP_TRY(bp_json_whole(at, 0, max, &number));
         *role = (uint32_t)number;
         return BP_OK;
     }
@@ -55,11 +55,10 @@ static bp_status units_read_role(const bp_json_at *at, uint64_t most, uint32_t *
 }
 
 /* The optional member `key`; leaves *value unchanged if it is absent. */
-static bp_status read_optional(const bp_json_at *object, const char *key, uint64_t least, uint64_t most,
-                               uint64_t *value)
+static bp_status read_optional(const bp_json_at *object, const char *key, uint64_t min, uint64_t max, uint64_t *value)
 {
     bp_json_at at = bp_json_member(object, key);
-    return at.value != NULL ? bp_json_whole(&at, least, most, value) : BP_OK;
+    return at.value != NULL ? bp_json_whole(&at, min, max, value) : BP_OK;
 }
 
 static bp_status read_dimension(const bp_json_at *object, const char *key, uint32_t dims, int32_t *dimension)

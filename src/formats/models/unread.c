@@ -13,11 +13,11 @@
 #include "formats/file.h"
 #include "formats/json.h"
 
-#define MOST_WORDS 16
-#define MOST_WORD 24
-#define MOST_NAMED 8 /* fields that a note names; it counts the others */
-#define MOST_KEY 64  /* longer keys are no field's name */
-#define MOST_EDITS 2 /* between a misspelt name and the field's */
+#define MAX_WORDS 16
+#define MAX_WORD 24
+#define MAX_NAMED 8 /* fields that a note names; it counts the others */
+#define MAX_KEY 64  /* longer keys are no field's name */
+#define MAX_EDITS 2 /* between a misspelt name and the field's */
 
 /* ---- names -------------------------------------------------------------------------------------------------------- */
 
@@ -29,20 +29,20 @@ static bool is_in(const char *text, const char *const *list)
 }
 
 /* The words of "num_attention_heads", "numHeads" or "num-heads", in lower case. */
-static size_t split_words(const char *key, char words[MOST_WORDS][MOST_WORD])
+static size_t split_words(const char *key, char words[MAX_WORDS][MAX_WORD])
 {
     size_t count = 0, length = 0;
-    for (const char *at = key; *at != '\0' && count < MOST_WORDS; at++) {
+    for (const char *at = key; *at != '\0' && count < MAX_WORDS; at++) {
         bool breaks = !isalnum((unsigned char)*at);
         bool begins = breaks || (isupper((unsigned char)*at) && at > key && islower((unsigned char)at[-1]));
         if (begins && length > 0) {
             words[count++][length] = '\0';
             length = 0;
         }
-        if (!breaks && length + 1 < MOST_WORD && count < MOST_WORDS)
+        if (!breaks && length + 1 < MAX_WORD && count < MAX_WORDS)
             words[count][length++] = (char)tolower((unsigned char)*at);
     }
-    if (length > 0 && count < MOST_WORDS)
+    if (length > 0 && count < MAX_WORDS)
         words[count++][length] = '\0';
     return count;
 }
@@ -108,7 +108,7 @@ static const char *const size_words[] = {
 /* A fraction with one of these words multiplies a size. */
 static const char *const ratio_words[] = {"expand", "expansion", "ffn", "mlp", "ratio", "width", NULL};
 
-static bool has_word(char words[MOST_WORDS][MOST_WORD], size_t count, const char *const *list)
+static bool has_word(char words[MAX_WORDS][MAX_WORD], size_t count, const char *const *list)
 {
     for (size_t i = 0; i < count; i++) {
         if (is_in(words[i], list))
@@ -162,12 +162,12 @@ static void describe(const json_t *value, char text[BP_JSON_DESCRIPTION_BYTES])
 
 /* ---- misspelt names ----------------------------------------------------------------------------------------------- */
 
-/* Levenshtein distance, at most MOST_EDITS + 1. */
+/* Levenshtein distance, at most MAX_EDITS + 1. */
 static size_t edits_between(const char *word, size_t rows, const char *name, size_t columns)
 {
-    size_t row[MOST_KEY + 1], apart = rows > columns ? rows - columns : columns - rows;
-    if (rows > MOST_KEY || columns > MOST_KEY || apart > MOST_EDITS)
-        return MOST_EDITS + 1;
+    size_t row[MAX_KEY + 1], apart = rows > columns ? rows - columns : columns - rows;
+    if (rows > MAX_KEY || columns > MAX_KEY || apart > MAX_EDITS)
+        return MAX_EDITS + 1;
     for (size_t j = 0; j <= columns; j++)
         row[j] = j;
     for (size_t i = 1; i <= rows; i++) {
@@ -189,8 +189,8 @@ static const bp_looked_up_key *find_meant(const bp_looked_up *looked, const char
     size_t length = strlen(key);
     for (size_t i = 0; i < looked->count; i++) {
         const bp_looked_up_key *k = &looked->keys[i];
-        size_t most = k->length < 8 ? 1 : MOST_EDITS;
-        if (!k->found && edits_between(key, length, k->name, k->length) <= most)
+        size_t max = k->length < 8 ? 1 : MAX_EDITS;
+        if (!k->found && edits_between(key, length, k->name, k->length) <= max)
             return k;
     }
     return NULL;
@@ -221,9 +221,9 @@ static bool was_looked_up(const bp_looked_up *looked, const char *prefix, const 
 static void add_unread(unread *u, const char *prefix, const char *key, const json_t *value,
                        const bp_looked_up_key *meant)
 {
-    char what[BP_JSON_DESCRIPTION_BYTES], hint[MOST_KEY + 16] = "";
+    char what[BP_JSON_DESCRIPTION_BYTES], hint[MAX_KEY + 16] = "";
     u->count++;
-    if (u->named == MOST_NAMED || u->used + 150 > sizeof u->text)
+    if (u->named == MAX_NAMED || u->used + 150 > sizeof u->text)
         return;
     describe(value, what);
     if (meant != NULL)
@@ -235,7 +235,7 @@ static void add_unread(unread *u, const char *prefix, const char *key, const jso
 
 static bool looks_like_size(const char *key, const json_t *value)
 {
-    char words[MOST_WORDS][MOST_WORD];
+    char words[MAX_WORDS][MAX_WORD];
     size_t count = split_words(key, words);
     return can_size(value) && !is_in(key, harmless) && !has_word(words, count, quiet_words) &&
            has_word(words, count, json_is_real(value) ? ratio_words : size_words);
@@ -250,7 +250,7 @@ static void walk(unread *u, const bp_unread_part *part, const json_t *object, co
         if (was_looked_up(u->looked, prefix, key) || part->is_other(key, value))
             continue;
         if (json_is_object(value)) {
-            char inner[MOST_KEY];
+            char inner[MAX_KEY];
             bool is_deep = *prefix != '\0' || is_in(key, harmless) || json_object_size(value) == 0;
             snprintf(inner, sizeof inner, "%.60s.", key);
             if (strcmp(key, "quantization_config") == 0 || strcmp(key, "compression_config") == 0)
@@ -260,7 +260,7 @@ static void walk(unread *u, const bp_unread_part *part, const json_t *object, co
             continue;
         }
         const bp_looked_up_key *meant = NULL;
-        if (u->named < MOST_NAMED && !json_is_null(value) && *prefix == '\0' && !is_in(key, harmless))
+        if (u->named < MAX_NAMED && !json_is_null(value) && *prefix == '\0' && !is_in(key, harmless))
             meant = find_meant(u->looked, key);
         if (meant != NULL || looks_like_size(key, value))
             add_unread(u, prefix, key, value, meant);

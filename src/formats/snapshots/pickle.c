@@ -12,9 +12,9 @@
 
 #define BP_PICKLE_IS_CONTAINER ((bp_pickle_ref)1 << 63)
 #define BP_PICKLE_IS_INTERNED ((bp_pickle_ref)1 << 62)
-#define BP_PICKLE_MOST_COUNT 0x3fffffffu /* limit of bp_pickle_container; a pickle has fewer bytes */
+#define BP_PICKLE_MAX_COUNT 0x3fffffffu /* limit of bp_pickle_container; a pickle has fewer bytes */
 
-enum { BP_PICKLE_MOST_MARKS = 1000, BP_PICKLE_LEAST_PROTOCOL = 2, BP_PICKLE_MOST_PROTOCOL = 5 };
+enum { BP_PICKLE_MAX_MARKS = 1000, BP_PICKLE_MIN_PROTOCOL = 2, BP_PICKLE_MAX_PROTOCOL = 5 };
 
 /* The reading position, for arguments of opcodes and for errors. */
 typedef struct bp_pickle_cursor {
@@ -35,7 +35,7 @@ typedef struct bp_pickle_machine {
     size_t budget, granted; /* bytes that all arrays may have in total, and have */
     struct {
         size_t height, offset; /* of the stack, in the data */
-    } marks[BP_PICKLE_MOST_MARKS];
+    } marks[BP_PICKLE_MAX_MARKS];
     size_t mark_count;
     const bp_pickle_reducer *reducer;
 } bp_pickle_machine;
@@ -201,7 +201,7 @@ bp_pickle_value bp_pickle_get(const bp_pickle *pickle, bp_pickle_ref ref)
 bp_pickle_ref bp_pickle_find(const bp_pickle *pickle, bp_pickle_value dictionary, const char *key)
 {
     size_t length = strlen(key);
-    if (dictionary.kind != BP_PICKLE_DICTIONARY || dictionary.count > 2 * BP_PICKLE_MOST_MEMBERS)
+    if (dictionary.kind != BP_PICKLE_DICTIONARY || dictionary.count > 2 * BP_PICKLE_MAX_MEMBERS)
         return BP_PICKLE_NO_REF;
     for (size_t i = dictionary.count; i > 0; i -= 2) {
         bp_pickle_value name = bp_pickle_get(pickle, dictionary.items[i - 2]);
@@ -314,7 +314,7 @@ static bp_status pickle_append(bp_pickle_machine *m, bp_pickle_container *contai
     if (count > 0)
         memcpy(refs(&m->items) + container->first + container->count, refs(&m->stack) + m->stack.count,
                count * sizeof(bp_pickle_ref));
-    container->count = (uint32_t)total & BP_PICKLE_MOST_COUNT;
+    container->count = (uint32_t)total & BP_PICKLE_MAX_COUNT;
     return BP_OK;
 }
 
@@ -498,8 +498,8 @@ static bp_status pickle_refuse(const bp_pickle_machine *m, unsigned char opcode)
             return bp_pickle_fail(&m->c, "%s %s; a snapshot may contain plain data only", refused[i].name,
                                   refused[i].what);
     }
-    return bp_pickle_fail(&m->c, "unknown opcode 0x%02x in protocols %d to %d", opcode, BP_PICKLE_LEAST_PROTOCOL,
-                          BP_PICKLE_MOST_PROTOCOL);
+    return bp_pickle_fail(&m->c, "unknown opcode 0x%02x in protocols %d to %d", opcode, BP_PICKLE_MIN_PROTOCOL,
+                          BP_PICKLE_MAX_PROTOCOL);
 }
 
 static bp_status step(bp_pickle_machine *m, unsigned char opcode)
@@ -523,8 +523,8 @@ static bp_status step(bp_pickle_machine *m, unsigned char opcode)
                                   (size_t)(m->c.end - m->c.at));
         return BP_OK;
     case '(':
-        if (m->mark_count == BP_PICKLE_MOST_MARKS)
-            return bp_pickle_fail(&m->c, "more than %d nested lists and dictionaries", BP_PICKLE_MOST_MARKS);
+        if (m->mark_count == BP_PICKLE_MAX_MARKS)
+            return bp_pickle_fail(&m->c, "more than %d nested lists and dictionaries", BP_PICKLE_MAX_MARKS);
         m->marks[m->mark_count].height = m->stack.count;
         m->marks[m->mark_count++].offset = m->c.opcode_at;
         return BP_OK;
@@ -557,11 +557,11 @@ static bp_status pickle_run(bp_pickle_machine *m)
     if (m->c.end - m->c.begin < 2 || m->c.begin[0] != 0x80)
         return bp_pickle_fail(&m->c,
                               "expected a pickle of protocol %d to %d; torch.cuda.memory._dump_snapshot() writes one",
-                              BP_PICKLE_LEAST_PROTOCOL, BP_PICKLE_MOST_PROTOCOL);
+                              BP_PICKLE_MIN_PROTOCOL, BP_PICKLE_MAX_PROTOCOL);
     unsigned protocol = m->c.begin[1];
-    if (protocol < BP_PICKLE_LEAST_PROTOCOL || protocol > BP_PICKLE_MOST_PROTOCOL)
-        return bp_pickle_fail(&m->c, "pickle protocol %u, expected %d to %d", protocol, BP_PICKLE_LEAST_PROTOCOL,
-                              BP_PICKLE_MOST_PROTOCOL);
+    if (protocol < BP_PICKLE_MIN_PROTOCOL || protocol > BP_PICKLE_MAX_PROTOCOL)
+        return bp_pickle_fail(&m->c, "pickle protocol %u, expected %d to %d", protocol, BP_PICKLE_MIN_PROTOCOL,
+                              BP_PICKLE_MAX_PROTOCOL);
     m->c.at += 2;
     while (m->c.at < m->c.end) {
         m->c.opcode_at = (size_t)(m->c.at - m->c.begin);
@@ -584,8 +584,8 @@ static bp_status pickle_run(bp_pickle_machine *m)
 bp_status bp_pickle_parse(const void *data, size_t bytes, size_t budget, const char *origin,
                           const bp_pickle_reducer *reducer, bp_pickle *pickle)
 {
-    if (reducer == NULL && bytes > BP_PICKLE_MOST_BYTES)
-        return bp_fail(BP_ERR_FORMAT, "%.300s: %zu bytes, the limit is %zu", origin, bytes, BP_PICKLE_MOST_BYTES);
+    if (reducer == NULL && bytes > BP_PICKLE_MAX_BYTES)
+        return bp_fail(BP_ERR_FORMAT, "%.300s: %zu bytes, the limit is %zu", origin, bytes, BP_PICKLE_MAX_BYTES);
     bp_pickle_machine m = {.c = {.origin = origin, .begin = data, .at = data}, .budget = budget, .reducer = reducer};
     m.c.end = m.c.begin + bytes;
     bp_status status = pickle_run(&m);

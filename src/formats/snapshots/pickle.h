@@ -82,7 +82,7 @@ typedef struct bp_pickle_reducer {
 } bp_pickle_reducer;
 #define BP_PICKLE_NO_TOKEN UINT32_MAX
 
-#define BP_PICKLE_MOST_BYTES ((size_t)512 << 20)
+#define BP_PICKLE_MAX_BYTES ((size_t)512 << 20)
 
 /* Allocates at most `budget` bytes. The pickle lives until bp_pickle_finish and needs `data` and `reducer` (NULL: none)
  * until then. `origin`: name of the data in errors, "<origin>: byte <offset>: <what>". Errors: BP_ERR_FORMAT,
@@ -95,7 +95,7 @@ bp_pickle_value bp_pickle_get(const bp_pickle *pickle, bp_pickle_ref ref);
 
 /* The value of a key in a dictionary; the last one if the key is repeated. BP_PICKLE_NO_REF if there is none, the
  * value is not a dictionary, or it has more than BP_PICKLE_MOST_MEMBERS members (then it is a table, not a record). */
-#define BP_PICKLE_MOST_MEMBERS 64
+#define BP_PICKLE_MAX_MEMBERS 64
 bp_pickle_ref bp_pickle_find(const bp_pickle *pickle, bp_pickle_value dictionary, const char *key);
 
 /* True for lists and tuples. */

@@ -14,7 +14,7 @@
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
-enum { PATH_CHARS = 160, MOST_TEXT = 512, BLOCK_BYTES = 1 << 16, ALIGNMENT = 8 };
+enum { PATH_CHARS = 160, MAX_TEXT = 512, BLOCK_BYTES = 1 << 16, ALIGNMENT = 8 };
 
 static void print_path(const bp_snapshot_at *at, char path[PATH_CHARS])
 {
@@ -58,15 +58,15 @@ bp_snapshot_at bp_snapshot_item(const bp_snapshot_at *at, size_t index)
         .reader = at->reader, .value = bp_pickle_get(at->reader->pickle, ref), .parent = at, .index = index};
 }
 
-bp_status bp_snapshot_number(const bp_snapshot_at *at, uint64_t most, uint64_t *number)
+bp_status bp_snapshot_number(const bp_snapshot_at *at, uint64_t max, uint64_t *number)
 {
     const bp_pickle_value *v = &at->value;
     if (v->kind != BP_PICKLE_INTEGER || v->is_negative)
         return bp_snapshot_fail(at, "%s, expected a non-negative integer",
                                 v->kind == BP_PICKLE_ABSENT ? "missing" : "not that");
-    if (v->magnitude > most)
+    if (v->magnitude > max)
         return bp_snapshot_fail(at, "%llu, expected at most %llu", (unsigned long long)v->magnitude,
-                                (unsigned long long)most);
+                                (unsigned long long)max);
     *number = v->magnitude;
     return BP_OK;
 }
@@ -152,7 +152,7 @@ bp_status bp_snapshot_list(const bp_snapshot_at *at, size_t element_bytes, void 
 
 bp_status bp_snapshot_copy(bp_snapshot_reader *reader, const char *bytes, size_t count, const char **text)
 {
-    size_t taken = count < MOST_TEXT ? count : MOST_TEXT;
+    size_t taken = count < MAX_TEXT ? count : MAX_TEXT;
     BP_TRY(snapshot_take_budget(reader, taken + ALIGNMENT, 1));
     char *copy = snapshot_allocate(reader->snapshot, taken + 1);
     if (copy == NULL)
@@ -176,7 +176,7 @@ static bp_status copy_once(bp_snapshot_reader *reader, const bp_pickle_value *va
 {
     bp_index *index = &reader->copied_index;
     struct bp_snapshot_copied added = {.bytes = value->text,
-                                       .count = (uint32_t)(value->count < MOST_TEXT ? value->count : MOST_TEXT)};
+                                       .count = (uint32_t)(value->count < MAX_TEXT ? value->count : MAX_TEXT)};
     bp_index_search search = bp_index_start(bp_hash(added.bytes, added.count));
     for (uint32_t entry = 0; bp_index_next(index, &search, &entry);) {
         const struct bp_snapshot_copied *known = &reader->copied[entry];
@@ -306,7 +306,7 @@ bp_status bp_snapshot_read(const char *path, bp_snapshot **snapshot)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_snapshot_read: path and snapshot must not be NULL");
     char *data = NULL;
     size_t bytes = 0;
-    BP_TRY(bp_file_read(path, BP_PICKLE_MOST_BYTES, &data, &bytes));
+    BP_TRY(bp_file_read(path, BP_PICKLE_MAX_BYTES, &data, &bytes));
     bp_status status = bp_snapshot_parse(data, bytes, path, snapshot);
     free(data);
     return status;

@@ -38,7 +38,7 @@ bp_snapshot_at bp_snapshot_member(const bp_snapshot_at *at, const char *name);
 bp_snapshot_at bp_snapshot_item(const bp_snapshot_at *at, size_t index);
 
 /* Required values. Texts are copied and made printable; None is "". */
-bp_status bp_snapshot_number(const bp_snapshot_at *at, uint64_t most, uint64_t *number);
+bp_status bp_snapshot_number(const bp_snapshot_at *at, uint64_t max, uint64_t *number);
 bp_status bp_snapshot_text(const bp_snapshot_at *at, const char **text);
 bp_status bp_snapshot_truth(const bp_snapshot_at *at, int *truth);
 /* 0 or "" if absent. */

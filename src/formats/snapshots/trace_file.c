@@ -25,7 +25,7 @@ struct bp_trace_file {
     bp_trace_annotation *annotations; /* of all devices, by device */
 };
 
-enum { MOST_DEVICES = 128, MOST_ANNOTATIONS = 1 << 24 };
+enum { MAX_DEVICES = 128, MAX_ANNOTATIONS = 1 << 24 };
 
 /* A segment with its device, before sorting. */
 typedef struct found_segment {
@@ -97,8 +97,8 @@ static bp_status trace_read_segment(trace_reader *r, const bp_snapshot_at *at)
     BP_TRY(bp_snapshot_number(&address, UINT64_MAX, &segment->address));
     BP_TRY(bp_snapshot_number(&bytes, UINT64_MAX - segment->address, &segment->bytes));
     BP_TRY(bp_snapshot_number_or_0(&device, &number));
-    if (number >= MOST_DEVICES)
-        return bp_snapshot_fail(&device, "%llu, expected less than %d", (unsigned long long)number, MOST_DEVICES);
+    if (number >= MAX_DEVICES)
+        return bp_snapshot_fail(&device, "%llu, expected less than %d", (unsigned long long)number, MAX_DEVICES);
     found->device = (uint32_t)number;
     BP_TRY(bp_snapshot_number_or_0(&stream, &number));
     BP_TRY(bp_trace_stream(&r->file->tables, number, &segment->stream));
@@ -115,8 +115,8 @@ static bp_status trace_read_segment(trace_reader *r, const bp_snapshot_at *at)
         bp_snapshot_at block = bp_snapshot_item(&blocks, i);
         BP_TRY(trace_read_block(r, &block, &next));
         const bp_trace_block *read = &r->file->blocks[r->block_count - 1];
-        uint64_t least = i == 0 ? segment->address : read[-1].address + read[-1].bytes;
-        if (read->address < least || next - segment->address > segment->bytes)
+        uint64_t min = i == 0 ? segment->address : read[-1].address + read[-1].bytes;
+        if (read->address < min || next - segment->address > segment->bytes)
             return bp_snapshot_fail(&block, "%llu bytes at 0x%llx overlap another block or exceed the segment",
                                     (unsigned long long)read->bytes, (unsigned long long)read->address);
     }
@@ -261,20 +261,20 @@ static bp_status trace_find_annotations(const bp_snapshot_at *list, found_annota
 /* Annotations are those of the device that was current: a trace without has those of the device that has most. */
 static bp_status trace_take_annotations(bp_trace_file *file, const found_annotation *found, size_t count)
 {
-    size_t own[MOST_DEVICES][2] = {{0}}, ranges[MOST_DEVICES][2], most[2] = {0, 0}, total = 0, used = 0;
+    size_t own[MAX_DEVICES][2] = {{0}}, ranges[MAX_DEVICES][2], max[2] = {0, 0}, total = 0, used = 0;
     void *all = NULL;
-    for (size_t i = 0; i < count && found[i].device < MOST_DEVICES; i++) { /* by device */
+    for (size_t i = 0; i < count && found[i].device < MAX_DEVICES; i++) { /* by device */
         size_t *range = own[found[i].device];
         range[0] = i == 0 || found[i - 1].device != found[i].device ? i : range[0];
         range[1] = i + 1;
-        if (range[1] - range[0] > most[1] - most[0])
-            memcpy(most, range, sizeof most);
+        if (range[1] - range[0] > max[1] - max[0])
+            memcpy(max, range, sizeof max);
     }
     for (size_t i = 0; i < file->info.trace_count; i++) {
         const bp_trace *trace = &file->traces[i];
         memcpy(ranges[i], own[trace->device], sizeof ranges[i]);
-        if (ranges[i][0] == ranges[i][1] && trace->event_count > 0 && total + most[1] - most[0] <= MOST_ANNOTATIONS)
-            memcpy(ranges[i], most, sizeof most);
+        if (ranges[i][0] == ranges[i][1] && trace->event_count > 0 && total + max[1] - max[0] <= MAX_ANNOTATIONS)
+            memcpy(ranges[i], max, sizeof max);
         total += ranges[i][1] - ranges[i][0];
     }
     BP_TRY(trace_array(total, sizeof *file->annotations, &all));
@@ -295,11 +295,11 @@ static bp_status trace_take_annotations(bp_trace_file *file, const found_annotat
 
 static bp_status trace_read_annotations(bp_trace_file *file, const bp_snapshot_at *list)
 {
-    size_t most = bp_pickle_is_list(list->value) ? list->value.count : 0, count = 0;
+    size_t max = bp_pickle_is_list(list->value) ? list->value.count : 0, count = 0;
     void *found = NULL;
-    if (most > MOST_ANNOTATIONS)
-        return bp_snapshot_fail(list, "%zu annotations, expected at most %d", most, MOST_ANNOTATIONS);
-    BP_TRY(trace_array(most, sizeof(found_annotation), &found));
+    if (max > MAX_ANNOTATIONS)
+        return bp_snapshot_fail(list, "%zu annotations, expected at most %d", max, MAX_ANNOTATIONS);
+    BP_TRY(trace_array(max, sizeof(found_annotation), &found));
     bp_status status = trace_find_annotations(list, found, &count);
     if (status == BP_OK)
         status = trace_take_annotations(file, found, count);
@@ -325,8 +325,8 @@ static bp_status trace_make(trace_reader *r, const bp_snapshot_at *root)
     size_t devices = bp_pickle_is_list(traces.value) ? traces.value.count : 0;
     for (size_t i = 0; i < r->found_count; i++)
         devices = r->found[i].device >= devices ? r->found[i].device + 1 : devices;
-    if (devices > MOST_DEVICES)
-        return bp_snapshot_fail(&traces, "%zu devices, expected at most %d", devices, MOST_DEVICES);
+    if (devices > MAX_DEVICES)
+        return bp_snapshot_fail(&traces, "%zu devices, expected at most %d", devices, MAX_DEVICES);
     void *all = NULL, *stacks = NULL;
     BP_TRY(trace_array(devices, sizeof *file->traces, &all));
     file->traces = all;
@@ -384,7 +384,7 @@ static bp_status parse(const void *data, size_t bytes, unsigned char *release, c
         return bp_fail_memory(sizeof *made);
     bp_trace_tables_init(&made->tables, origin, release);
     bp_pickle pickle = {0};
-    bp_status status = bp_pickle_parse(data, bytes, BP_TRACE_MOST_MEMORY, origin, &made->tables.reducer, &pickle);
+    bp_status status = bp_pickle_parse(data, bytes, BP_TRACE_MAX_MEMORY, origin, &made->tables.reducer, &pickle);
     if (status == BP_OK) {
         trace_reader reader = {.reader = {.origin = origin, .pickle = &pickle}, .file = made};
         bp_snapshot_at root = {.reader = &reader.reader, .value = bp_pickle_get(&pickle, pickle.root)};
@@ -439,7 +439,7 @@ bp_status bp_trace_file_read(const char *path, bp_trace_file **file)
     (void)close(descriptor);
     char *data = NULL;
     size_t bytes = 0;
-    BP_TRY(bp_file_read(path, BP_PICKLE_MOST_BYTES, &data, &bytes));
+    BP_TRY(bp_file_read(path, BP_PICKLE_MAX_BYTES, &data, &bytes));
     bp_status status = parse(data, bytes, NULL, path, file);
     free(data);
     return status;

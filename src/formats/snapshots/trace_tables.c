@@ -12,7 +12,7 @@
 
 /* ---- memory -------------------------------------------------------------------------------------------------------- */
 
-enum { TEXT_BLOCK_BYTES = 1 << 16, MOST_STREAMS = 4096, MOST_FRAMES = 4096 };
+enum { TEXT_BLOCK_BYTES = 1 << 16, MAX_STREAMS = 4096, MAX_FRAMES = 4096 };
 
 typedef struct bp_text_block {
     struct bp_text_block *next;
@@ -170,7 +170,7 @@ static bp_status trace_intern(void *context, const char *text, size_t bytes, uin
 
 /* ---- tokens -------------------------------------------------------------------------------------------------------- */
 
-enum { TOKEN_FRAME, TOKEN_STACK, TOKEN_EVENT, TOKEN_LIST, TOKEN_BITS = 29, MOST_TOKENS = 1 << TOKEN_BITS };
+enum { TOKEN_FRAME, TOKEN_STACK, TOKEN_EVENT, TOKEN_LIST, TOKEN_BITS = 29, MAX_TOKENS = 1 << TOKEN_BITS };
 
 static uint32_t token_make(unsigned kind, size_t index)
 {
@@ -184,7 +184,7 @@ static bool token_is(bp_pickle_value value, unsigned kind)
 
 static uint32_t token_index(uint64_t token)
 {
-    return (uint32_t)token & (MOST_TOKENS - 1);
+    return (uint32_t)token & (MAX_TOKENS - 1);
 }
 
 __attribute__((noinline)) static bp_status trace_fail(const bp_trace_tables *t, size_t offset, const char *what)
@@ -213,8 +213,8 @@ static bp_status add_frame(bp_trace_tables *t, const bp_trace_frame *frame, uint
             return BP_OK;
         }
     }
-    if (t->frames.count == MOST_TOKENS)
-        return bp_fail(BP_ERR_FORMAT, "%.300s: more than %d frames", t->origin, MOST_TOKENS);
+    if (t->frames.count == MAX_TOKENS)
+        return bp_fail(BP_ERR_FORMAT, "%.300s: more than %d frames", t->origin, MAX_TOKENS);
     BP_TRY(table_add(t, &t->frames, frame));
     *token = token_make(TOKEN_FRAME, t->frames.count - 1);
     return add_to_index(t, &t->frame_index, search.hash, t->frames.count - 1);
@@ -238,9 +238,9 @@ static bp_status add_stack(bp_trace_tables *t, const bp_pickle *pickle, const bp
         added[before.count + i] = token_index(item.magnitude);
     }
     stack.count = before.count + count;
-    if (stack.count > MOST_FRAMES)
+    if (stack.count > MAX_FRAMES)
         return bp_fail(BP_ERR_FORMAT, "%.300s: byte %zu: a call stack of more than %d frames", t->origin, end,
-                       MOST_FRAMES);
+                       MAX_FRAMES);
     bp_index_search search = bp_index_start(bp_hash(added, stack.count * sizeof *added));
     for (uint32_t entry = 0; bp_index_next(&t->stack_index, &search, &entry);) {
         const bp_event_list *known = (const bp_event_list *)t->stacks.memory + entry;
@@ -249,8 +249,8 @@ static bp_status add_stack(bp_trace_tables *t, const bp_pickle *pickle, const bp
             return BP_OK;
         }
     }
-    if (t->stacks.count == MOST_TOKENS)
-        return bp_fail(BP_ERR_FORMAT, "%.300s: more than %d call stacks", t->origin, MOST_TOKENS);
+    if (t->stacks.count == MAX_TOKENS)
+        return bp_fail(BP_ERR_FORMAT, "%.300s: more than %d call stacks", t->origin, MAX_TOKENS);
     t->stack_frames.count += stack.count;
     BP_TRY(table_add(t, &t->stacks, &stack));
     *token = token_make(TOKEN_STACK, t->stacks.count - 1);
@@ -271,8 +271,8 @@ bp_status bp_trace_stream(bp_trace_tables *t, uint64_t stream, uint16_t *index)
     size_t i = t->stream < t->streams.count && known[t->stream] == stream ? t->stream : 0;
     while (i < t->streams.count && known[i] != stream)
         i++;
-    if (i == MOST_STREAMS)
-        return bp_fail(BP_ERR_FORMAT, "%.300s: more than %d streams", t->origin, MOST_STREAMS);
+    if (i == MAX_STREAMS)
+        return bp_fail(BP_ERR_FORMAT, "%.300s: more than %d streams", t->origin, MAX_STREAMS);
     if (i == t->streams.count)
         BP_TRY(table_add(t, &t->streams, &stream));
     *index = t->stream = (uint16_t)i;
@@ -342,8 +342,8 @@ static bp_status trace_add_event(bp_trace_tables *t, const bp_pickle *pickle, co
         return trace_fail(t, offset, "an event whose addresses exceed 64 bits");
     if (t->streams.count == 0) /* old versions of PyTorch write no streams */
         BP_TRY(bp_trace_stream(t, 0, &event.stream));
-    if (t->events.count == MOST_TOKENS)
-        return bp_fail(BP_ERR_FORMAT, "%.300s: more than %d events", t->origin, MOST_TOKENS);
+    if (t->events.count == MAX_TOKENS)
+        return bp_fail(BP_ERR_FORMAT, "%.300s: more than %d events", t->origin, MAX_TOKENS);
     BP_TRY(table_add(t, &t->events, &event));
     *token = token_make(TOKEN_EVENT, t->events.count - 1);
     return BP_OK;
@@ -368,8 +368,8 @@ static bp_status add_to_list(bp_trace_tables *t, const bp_pickle *pickle, const 
         ((bp_event_list *)t->lists.memory)[token_index(*token)] = list;
         return BP_OK;
     }
-    if (t->lists.count == MOST_TOKENS)
-        return bp_fail(BP_ERR_FORMAT, "%.300s: more than %d lists of events", t->origin, MOST_TOKENS);
+    if (t->lists.count == MAX_TOKENS)
+        return bp_fail(BP_ERR_FORMAT, "%.300s: more than %d lists of events", t->origin, MAX_TOKENS);
     BP_TRY(table_add(t, &t->lists, &list));
     *token = token_make(TOKEN_LIST, t->lists.count - 1);
     return BP_OK;
@@ -425,7 +425,7 @@ static bp_status trace_reduce(void *context, const bp_pickle *pickle, bp_pickle_
     if (kind == BP_PICKLE_DICTIONARY) {
         if (is_part)
             return trace_fail(t, end, "an event or a frame has items in two places");
-        return count <= 2 * BP_PICKLE_MOST_MEMBERS ? take_dictionary(t, pickle, items, count, end, token) : BP_OK;
+        return count <= 2 * BP_PICKLE_MAX_MEMBERS ? take_dictionary(t, pickle, items, count, end, token) : BP_OK;
     }
     bp_pickle_value first = count > 0 ? bp_pickle_get(pickle, items[0]) : (bp_pickle_value){0};
     unsigned of = is_part ? *token >> TOKEN_BITS : token_is(first, TOKEN_FRAME) ? TOKEN_STACK : TOKEN_LIST;
@@ -446,7 +446,7 @@ void bp_trace_tables_init(bp_trace_tables *tables, const char *origin, unsigned 
 {
     *tables = (bp_trace_tables){.origin = origin,
                                 .data = data,
-                                .budget = BP_TRACE_MOST_MEMORY,
+                                .budget = BP_TRACE_MAX_MEMORY,
                                 .texts.element_bytes = sizeof(bp_pickle_text),
                                 .words.element_bytes = sizeof(uint8_t),
                                 .frames.element_bytes = sizeof(bp_trace_frame),

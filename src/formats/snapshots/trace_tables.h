@@ -38,7 +38,7 @@ typedef struct bp_trace_tables {
 } bp_trace_tables;
 
 /* Bytes of memory that a file's tables may take. */
-#define BP_TRACE_MOST_MEMORY ((size_t)4 << 30)
+#define BP_TRACE_MAX_MEMORY ((size_t)4 << 30)
 
 void bp_trace_tables_init(bp_trace_tables *tables, const char *origin, unsigned char *data);
 void bp_trace_tables_finish(bp_trace_tables *tables);

@@ -12,9 +12,9 @@
 #include "planner/model/model.h"
 
 /* A larger number means a hostile file: refusing it later would take minutes and gigabytes. */
-#define MOST_LAYERS 100000
-#define MOST_FIELDS 64
-#define MOST_NAME 256
+#define MAX_LAYERS 100000
+#define MAX_FIELDS 64
+#define MAX_NAME 256
 
 /* Scope slots before the family's own fields. */
 enum { SLOT_LAYER, SLOT_PREDICTION, SLOT_HEAD, SLOT_LABELS, SLOTS };
@@ -39,10 +39,10 @@ typedef struct builder {
     const char *model_type;
     bp_model *model;
     bp_dtype dtype;
-    const char *names[MOST_FIELDS];
-    const char *labels[MOST_FIELDS]; /* the first key of a field that is read, else NULL */
-    bp_value values[MOST_FIELDS];
-    bp_expression *layer_fields[MOST_FIELDS]; /* by slot; NULL for fields that are read once */
+    const char *names[MAX_FIELDS];
+    const char *labels[MAX_FIELDS]; /* the first key of a field that is read, else NULL */
+    bp_value values[MAX_FIELDS];
+    bp_expression *layer_fields[MAX_FIELDS]; /* by slot; NULL for fields that are read once */
     bp_scope scope;
     compiled_table first, last, other_heads, layer, prediction_first, prediction_last;
     int64_t layer_count;
@@ -169,7 +169,7 @@ static bp_status read_field(builder *b, const bp_arch_field *field, bp_value *va
         return compute_field(b, field->missing, value);
     /* The first of the alternatives "a|b" that the configuration has, else one that is null. All are looked up, so that none of them
      * counts as unread. */
-    char key[MOST_NAME];
+    char key[MAX_NAME];
     bool is_null = false, is_auto = false, has_read = false;
     snprintf(key, sizeof key, "%.*s", (int)strcspn(field->keys, "|"), field->keys);
     for (const char *at = field->keys; at != NULL; at = strchr(at, '|') != NULL ? strchr(at, '|') + 1 : NULL) {
@@ -301,16 +301,15 @@ static bp_status architecture_read_fields(builder *b)
     BP_TRY(architecture_read_head(b));
     for (const bp_arch_field *field = b->family->fields; field->name != NULL; field++) {
         size_t slot = b->scope.count;
-        if (slot == MOST_FIELDS)
-            return bp_fail(BP_ERR_INTERNAL, "family %s has more than %d fields", b->family->model_types[0],
-                           MOST_FIELDS);
+        if (slot == MAX_FIELDS)
+            return bp_fail(BP_ERR_INTERNAL, "family %s has more than %d fields", b->family->model_types[0], MAX_FIELDS);
         if (field->kind == BP_FIELD_LAYER || field->kind == BP_FIELD_CHECK)
             BP_TRY(bp_expression_create(field->missing, &b->scope, &b->layer_fields[slot]));
         else
             BP_TRY(read_field(b, field, &b->values[slot]));
         b->names[slot] = field->name;
         if (field->keys != NULL && field->kind != BP_FIELD_CHECK) {
-            char first[MOST_NAME];
+            char first[MAX_NAME];
             snprintf(first, sizeof first, "%.*s", (int)strcspn(field->keys, "|"), field->keys);
             BP_TRY(bp_strings_add(&b->model->strings, first, &b->labels[slot]));
         }
@@ -330,11 +329,11 @@ static bp_status holds(const builder *b, const bp_expression *condition, bool ot
     return BP_OK;
 }
 
-static bp_status positive(const builder *b, const bp_expression *expression, const char *tensor, int64_t most,
+static bp_status positive(const builder *b, const bp_expression *expression, const char *tensor, int64_t max,
                           int64_t *number)
 {
     BP_TRY(bp_expression_number(expression, &b->scope, number));
-    if (*number < 1 || *number > most)
+    if (*number < 1 || *number > max)
         return bp_fail(*number < 1 ? BP_ERR_INVALID_ARGUMENT : BP_ERR_OVERFLOW, "tensor %s: a size of %lld is %s",
                        tensor, (long long)*number, *number < 1 ? "not positive" : "too large");
     return BP_OK;
@@ -348,7 +347,7 @@ static bp_status architecture_add_tensor(builder *b, const compiled_tensor *tens
     BP_TRY(holds(b, tensor->when, true, &there));
     if (!there || (row->flags & BP_ARCH_HEAD && !b->has_own_head))
         return BP_OK;
-    char name[MOST_NAME];
+    char name[MAX_NAME];
     bool linear = (row->flags & BP_ARCH_LINEAR) != 0, absolute = *row->name == '^';
     const char *before = absolute ? "" : prefix, *own_name = row->name + absolute;
     if (*before == '\0' && strncmp(own_name, b->prefix, strlen(b->prefix)) == 0)
@@ -406,9 +405,9 @@ static bp_status count_layers(builder *b, const char *source, int64_t *count)
         return BP_OK;
     bp_value value;
     BP_TRY(compute_field(b, source, &value));
-    if (value.number > MOST_LAYERS)
+    if (value.number > MAX_LAYERS)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%lld layers; at most %d are supported", (long long)value.number,
-                       MOST_LAYERS);
+                       MAX_LAYERS);
     *count = value.number;
     return BP_OK;
 }
@@ -428,7 +427,7 @@ static bp_status add_layer(builder *b, int64_t layer, int64_t prediction)
     }
     if (strncmp(stack, b->prefix, strlen(b->prefix)) == 0)
         stack += strlen(b->prefix);
-    char name[MOST_NAME], prefix[MOST_NAME + 1];
+    char name[MAX_NAME], prefix[MAX_NAME + 1];
     snprintf(name, sizeof name, "%s%lld", stack, (long long)number);
     snprintf(prefix, sizeof prefix, "%s.", name);
     uint32_t unit, flags = predicts ? BP_PARAMETER_PREDICTION : 0;
@@ -560,7 +559,7 @@ bp_status bp_model_from_architecture(const char *name, const bp_arch_config *con
     BP_TRY(find_family(&b));
     BP_TRY(bp_model_create(name, &b.model));
     bp_status status = architecture_build(&b);
-    for (size_t i = 0; i < MOST_FIELDS; i++)
+    for (size_t i = 0; i < MAX_FIELDS; i++)
         bp_expression_destroy(&b.layer_fields[i]);
     destroy_table(&b.first);
     destroy_table(&b.last);

@@ -175,16 +175,16 @@ static bool request_of(const bp_bucket *b, const bp_buckets_config *config, uint
 
 static bp_status buckets_make_requests(bp_buckets *buckets, const bp_buckets_config *config)
 {
-    size_t most = 0;
+    size_t max = 0;
     bp_request request = {0};
     for (size_t i = 0; i < buckets->bucket_count && buckets->buckets[i].unit >= 0; i++) {
         for (uint32_t role = 0; role < BP_ROLE_COUNT; role++)
-            most += request_of(&buckets->buckets[i], config, role, &request);
+            max += request_of(&buckets->buckets[i], config, role, &request);
     }
     void *memory;
-    BP_TRY(bp_new_array(most, sizeof *buckets->requests, &memory));
+    BP_TRY(bp_new_array(max, sizeof *buckets->requests, &memory));
     buckets->requests = memory;
-    BP_TRY(bp_new_array(most < buckets->unit_count * BP_ROLE_COUNT ? most : buckets->unit_count * BP_ROLE_COUNT,
+    BP_TRY(bp_new_array(max < buckets->unit_count * BP_ROLE_COUNT ? max : buckets->unit_count * BP_ROLE_COUNT,
                         sizeof *buckets->groups, &memory));
     buckets->groups = memory;
     size_t begin = 0;

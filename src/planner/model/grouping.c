@@ -157,7 +157,7 @@ static bp_status size_uniform(const grouping *g, const group *from, size_t count
 /* ---- making buckets ------------------------------------------------------------------------------------------------- */
 
 /* A hostile model could split a group into so many buckets that it would take hours. */
-#define MOST_SPLITS 10000
+#define MAX_SPLITS 10000
 
 /* Makes the buckets of one group; `before` counts the unit's buckets so far. Names: "experts", "experts.frozen"; "dense.fp32" if an earlier
  * group of the unit differs only in dtype; "dense.1", "dense.2" for the further buckets of a group. */
@@ -170,9 +170,9 @@ static bp_status make_buckets(const grouping *g, group *from, bool dtype_in_name
         size_t together = from->count;
         if (splits)
             BP_TRY(bp_padding_split(from->parameters, from->count, &together));
-        if (made == MOST_SPLITS)
+        if (made == MAX_SPLITS)
             return bp_fail(BP_ERR_UNSUPPORTED, "unit \"%s\" splits into more than %d buckets of different rows",
-                           from->unit >= 0 ? buckets->units[from->unit].name : "(outside)", MOST_SPLITS);
+                           from->unit >= 0 ? buckets->units[from->unit].name : "(outside)", MAX_SPLITS);
         uint32_t shards = from->expert ? g->config->dp / g->config->ep : g->config->dp;
         bp_bucket bucket = {.unit = from->unit,
                             .ordinal = *before,

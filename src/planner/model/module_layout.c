@@ -9,14 +9,14 @@
 #include <stdbool.h>
 #include <string.h>
 
-#define MOST_SOURCES 3
-#define MOST_NAME 512
-#define MOST_LEAF 64 /* longer than any leaf that a rule writes; parameters with longer names are not changed */
+#define MAX_SOURCES 3
+#define MAX_NAME 512
+#define MAX_LEAF 64 /* longer than any leaf that a rule writes; parameters with longer names are not changed */
 
 /* Parameters of one module that are fused: concatenated along the first dimension. `stacked`: the name where experts are stacked, NULL:
  * not fused there. */
 static const struct {
-    const char *sources[MOST_SOURCES];
+    const char *sources[MAX_SOURCES];
     const char *fused, *stacked;
 } fusions[] = {
     {{"q_proj", "k_proj", "v_proj"}, "linear_qkv", NULL},
@@ -66,7 +66,7 @@ typedef struct name_parts {
 static const bp_parameter *const *find_sibling(const bp_model *model, const bp_parameter *const *from,
                                                const name_parts *parts, const char *leaf)
 {
-    char name[MOST_NAME];
+    char name[MAX_NAME];
     snprintf(name, sizeof name, "%.*s%s%s", (int)parts->module_length, (*from)->name, leaf, parts->kind);
     size_t at = (size_t)(from - model->parameters);
     size_t begin = at > MODULE_REACH ? at - MODULE_REACH : 0;
@@ -97,11 +97,11 @@ typedef enum fusion_result { FUSION_NONE, FUSION_FIRST, FUSION_ABSORBED } fusion
 
 /* Decides if the parameter, an element of the model's array, is the first source of a fused parameter (written to *fused and `name`), a later source, or not fused. */
 static fusion_result fuse(const bp_model *model, const bp_parameter *const *at, bp_layout layout, bp_parameter *fused,
-                          char name[MOST_NAME])
+                          char name[MAX_NAME])
 {
     const bp_parameter *p = *at;
     const char *kind = strrchr(p->name, '.'), *leaf = kind;
-    if (p->dims == 0 || strlen(p->name) >= MOST_NAME - MOST_LEAF || kind == NULL ||
+    if (p->dims == 0 || strlen(p->name) >= MAX_NAME - MAX_LEAF || kind == NULL ||
         (strcmp(kind, ".weight") != 0 && strcmp(kind, ".bias") != 0))
         return FUSION_NONE;
     while (leaf > p->name && leaf[-1] != '.')
@@ -110,7 +110,7 @@ static fusion_result fuse(const bp_model *model, const bp_parameter *const *at, 
     for (size_t f = 0; f < sizeof fusions / sizeof *fusions; f++) {
         int own = -1;
         const char *fused_name = layout == BP_LAYOUT_STACKED ? fusions[f].stacked : fusions[f].fused;
-        for (int i = 0; i < MOST_SOURCES && fusions[f].sources[i] != NULL; i++) {
+        for (int i = 0; i < MAX_SOURCES && fusions[f].sources[i] != NULL; i++) {
             if (strlen(fusions[f].sources[i]) == parts.leaf_length &&
                 strncmp(fusions[f].sources[i], leaf, parts.leaf_length) == 0)
                 own = i;
@@ -122,7 +122,7 @@ static fusion_result fuse(const bp_model *model, const bp_parameter *const *at, 
             return FUSION_NONE;
         bp_parameter whole = **first;
         bool is_source = own == 0;
-        for (int i = 1; i < MOST_SOURCES && fusions[f].sources[i] != NULL; i++) {
+        for (int i = 1; i < MAX_SOURCES && fusions[f].sources[i] != NULL; i++) {
             /* searched from the first source, so that all sources get the same answer */
             const bp_parameter *const *other = find_sibling(model, first, &parts, fusions[f].sources[i]);
             if (other == NULL || !can_stack(*first, *other))
@@ -134,7 +134,7 @@ static fusion_result fuse(const bp_model *model, const bp_parameter *const *at, 
             return FUSION_NONE;
         if (own > 0)
             return FUSION_ABSORBED;
-        snprintf(name, MOST_NAME, "%.*s%s%s", (int)parts.module_length, p->name, fused_name, parts.kind);
+        snprintf(name, MAX_NAME, "%.*s%s%s", (int)parts.module_length, p->name, fused_name, parts.kind);
         *fused = whole;
         fused->name = name;
         return FUSION_FIRST;
@@ -143,16 +143,16 @@ static fusion_result fuse(const bp_model *model, const bp_parameter *const *at, 
 }
 
 /* Turns a stack of experts into one parameter per expert, named in `name`. */
-static bool unstack(bp_parameter *p, char name[MOST_NAME])
+static bool unstack(bp_parameter *p, char name[MAX_NAME])
 {
-    bool is_stack = p->expert_dim == 0 && p->dims >= 2 && p->copies == 1 && strlen(p->name) < MOST_NAME - MOST_LEAF;
+    bool is_stack = p->expert_dim == 0 && p->dims >= 2 && p->copies == 1 && strlen(p->name) < MAX_NAME - MAX_LEAF;
     for (size_t u = 0; is_stack && u < sizeof unstackings / sizeof *unstackings; u++) {
         if (!ends_with(p->name, unstackings[u].stack) || p->shape[0] > UINT32_MAX)
             continue;
         size_t module = strlen(p->name) - strlen(unstackings[u].stack);
         int32_t split = unstackings[u].in_out_split;
         bool transposed = split >= 0 && (p->tp_dim < 0 || p->tp_dim == split);
-        snprintf(name, MOST_NAME, "%.*s%s%s", (int)module, p->name, unstackings[u].module, unstackings[u].matrix);
+        snprintf(name, MAX_NAME, "%.*s%s%s", (int)module, p->name, unstackings[u].module, unstackings[u].matrix);
         p->name = name;
         p->copies = (uint32_t)p->shape[0];
         p->flags |= BP_PARAMETER_EXPERT_COPIES;
@@ -177,7 +177,7 @@ static bp_status add_as_megatron(const bp_model *model, const bp_parameter *cons
     if (is_buffer(parameter))
         return BP_OK;
     bp_parameter p = *parameter;
-    char name[MOST_NAME];
+    char name[MAX_NAME];
     if (!unstack(&p, name) && fuse(model, at, BP_LAYOUT_MEGATRON, &p, name) == FUSION_ABSORBED)
         return BP_OK;
     if (p.flags & BP_PARAMETER_JOINT) {
@@ -193,10 +193,10 @@ static bp_status add_stacked(const bp_model *model, const bp_parameter *const *a
 {
     const bp_parameter *parameter = *at;
     bp_parameter p = *parameter;
-    char fused[MOST_NAME], name[MOST_NAME];
+    char fused[MAX_NAME], name[MAX_NAME];
     if (is_buffer(parameter) || p.flags & BP_PARAMETER_PREDICTION)
         return BP_OK;
-    if (!(p.flags & BP_PARAMETER_EXPERT_COPIES) || p.dims == BP_MAX_DIMS || strlen(p.name) >= MOST_NAME - MOST_LEAF)
+    if (!(p.flags & BP_PARAMETER_EXPERT_COPIES) || p.dims == BP_MAX_DIMS || strlen(p.name) >= MAX_NAME - MAX_LEAF)
         return bp_model_add_parameter(out, parameter);
     if (fuse(model, at, BP_LAYOUT_STACKED, &p, fused) == FUSION_ABSORBED)
         return BP_OK;

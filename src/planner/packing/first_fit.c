@@ -164,7 +164,7 @@ static void set_weights(fitting *f, start how)
     }
 }
 
-#define MOST_ROUNDS 200 /* without an improvement */
+#define MAX_ROUNDS 200 /* without an improvement */
 
 static bool has_share(const fitting *f)
 {
@@ -203,7 +203,7 @@ static bp_status try_orders(fitting *f, uint64_t target, uint64_t *offsets, uint
     qsort(starts, START_COUNT, sizeof *starts, bp_compare_keyed);
     for (int s = 0; s < START_COUNT; s++) {
         set_weights(f, (start)starts[s].number);
-        for (uint32_t round = 0; round < MOST_ROUNDS; round++) {
+        for (uint32_t round = 0; round < MAX_ROUNDS; round++) {
             uint64_t before = *best;
             if (*best <= target || !has_share(f))
                 return BP_OK;
@@ -214,7 +214,7 @@ static bp_status try_orders(fitting *f, uint64_t target, uint64_t *offsets, uint
     return BP_OK;
 }
 
-#define MOST_ENTRIES_OF_A_LIFE 6 /* on average */
+#define MAX_ENTRIES_OF_A_LIFE 6 /* on average */
 
 /* The narrowest columns, a power of two wide, with a limited number of entries. */
 static bp_status make_columns(fitting *f)
@@ -224,7 +224,7 @@ static bp_status make_columns(fitting *f)
         uint64_t entries = 0;
         for (uint32_t i = 0; i < t->life_count; i++)
             entries += (t->lives[i].end - 1) / f->width - t->lives[i].begin / f->width + 1;
-        if (entries <= MOST_ENTRIES_OF_A_LIFE * (uint64_t)t->life_count)
+        if (entries <= MAX_ENTRIES_OF_A_LIFE * (uint64_t)t->life_count)
             break;
     }
     f->column_count = t->steps > 0 ? (t->steps - 1) / f->width + 1 : 0;

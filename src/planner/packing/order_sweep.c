@@ -52,7 +52,7 @@ typedef struct sweep {
     const bp_problem *p;
     const bp_order *order;
     uint64_t unit; /* divides all sizes: distances fit 32 bits */
-    uint32_t capacity, least_rejected;
+    uint32_t capacity, min_rejected;
     step *steps;
     bp_layer *layers; /* layers[k]: states before step k */
     size_t cells;     /* room of all matrices */
@@ -69,10 +69,10 @@ typedef struct sweep {
 
 #define NONE UINT32_MAX
 /* Comparisons for one new state: dominance checks must not cost more than they save. */
-#define MOST_COMPARED 64
+#define MAX_COMPARED 64
 /* States of other hashes in its slot; a slot has one on average. The hash has no key, so that the plan is always the same. */
-#define MOST_PASSED 256
-#define LEAST_TABLE 64
+#define MAX_PASSED 256
+#define MIN_TABLE 64
 
 static size_t matrix_cells(const bp_layer *layer)
 {
@@ -154,8 +154,8 @@ static void layer_add(sweep *s, bp_layer *layer, uint64_t rank, bp_origin origin
     uint32_t *mine = matrix_of(layer, layer->count);
     uint32_t hash = hash_order(mine, layer->side), compared = 0, passed = 0;
     s->work->spent += 2 * cells;
-    for (uint32_t i = s->table[hash & (s->table_used - 1)];
-         i != NONE && compared < MOST_COMPARED && passed < MOST_PASSED; i = layer->states[i].next_of_hash) {
+    for (uint32_t i = s->table[hash & (s->table_used - 1)]; i != NONE && compared < MAX_COMPARED && passed < MAX_PASSED;
+         i = layer->states[i].next_of_hash) {
         if (layer->states[i].hash != hash) {
             passed++;
             continue;
@@ -301,7 +301,7 @@ static bp_status insert_everywhere(sweep *s, insertion *e, decisions so_far)
     uint32_t height = so_far.low + e->size + so_far.high;
     s->work->spent++;
     if (height > s->capacity) {
-        s->least_rejected = height < s->least_rejected ? height : s->least_rejected;
+        s->min_rejected = height < s->min_rejected ? height : s->min_rejected;
         return BP_OK;
     }
     if (so_far.count == e->neighbour_count)
@@ -486,7 +486,7 @@ static bp_status extend_state(sweep *s, const bp_layer *layer, uint32_t state, i
     return insert_everywhere(s, e, (decisions){0});
 }
 
-#define MOST_CELLS ((size_t)1 << 26) /* of all matrices: 256 MiB */
+#define MAX_CELLS ((size_t)1 << 26)  /* of all matrices: 256 MiB */
 #define PART_CELLS ((size_t)1 << 25) /* from which on parts are as small as possible */
 
 /* Limits of the states of a layer: a part of the memory that is left, and in dives so much work that one way down takes half of what
@@ -503,16 +503,16 @@ static allowance find_allowance(const sweep *s, uint32_t at)
                        .work = s->dives ? each : UINT64_MAX};
 }
 
-static bool is_within(const bp_layer *made, const allowance *most)
+static bool is_within(const bp_layer *made, const allowance *max)
 {
     uint64_t cells = made->count * matrix_cells(made);
-    return cells < most->cells && 8 * cells * made->side < most->work;
+    return cells < max->cells && 8 * cells * made->side < max->work;
 }
 
 /* Long sweeps keep the rest of many layers: closes the oldest ones. */
 static void limit_memory(sweep *s, uint32_t at)
 {
-    for (; s->cells > MOST_CELLS && s->oldest < at; s->oldest++) {
+    for (; s->cells > MAX_CELLS && s->oldest < at; s->oldest++) {
         bp_layer *layer = &s->layers[s->oldest];
         s->truncated = s->truncated || layer->expanded < layer->count;
         layer_close(s, layer);
@@ -526,11 +526,11 @@ static bp_status expand(sweep *s, uint32_t at)
     insertion e;
     prepare_insertion(s, at, &e);
     made->side = e.kept_count + 1;
-    BP_TRY(hash_states(s, made, LEAST_TABLE));
-    allowance most = find_allowance(s, at);
+    BP_TRY(hash_states(s, made, MIN_TABLE));
+    allowance max = find_allowance(s, at);
     do
         BP_TRY(extend_state(s, layer, layer->order[layer->expanded++].number, &e));
-    while (layer->expanded < layer->count && is_within(made, &most) && !bp_work_is_over(s->work));
+    while (layer->expanded < layer->count && is_within(made, &max) && !bp_work_is_over(s->work));
     if (layer->expanded == layer->count)
         layer_close(s, layer);
     return layer_sort(made);
@@ -540,7 +540,7 @@ static bp_status expand(sweep *s, uint32_t at)
 static bp_status run(sweep *s, bool *found)
 {
     uint32_t at = 0;
-    BP_TRY(hash_states(s, &s->layers[0], LEAST_TABLE));
+    BP_TRY(hash_states(s, &s->layers[0], MIN_TABLE));
     s->layers[0].side = 1;
     uint32_t *first;
     BP_TRY(layer_room(s, &s->layers[0], &first));
@@ -569,7 +569,7 @@ bp_status bp_sweep(const bp_problem *problem, const bp_order *order, uint64_t ca
                    uint64_t *offsets, bp_verdict *verdict)
 {
     *verdict = (bp_verdict){.impossible = problem->bound > capacity, .proven = problem->bound};
-    sweep s = {.p = problem, .order = order, .least_rejected = UINT32_MAX, .work = work};
+    sweep s = {.p = problem, .order = order, .min_rejected = UINT32_MAX, .work = work};
     s.dives = dive > 0;
     s.dive_end = work->spent + dive;
     for (uint32_t i = 0; i < problem->count; i++)
@@ -590,7 +590,7 @@ bp_status bp_sweep(const bp_problem *problem, const bp_order *order, uint64_t ca
     if (status == BP_OK && verdict->found)
         status = sweep_lay_out(&s, offsets);
     verdict->impossible = status == BP_OK && !verdict->found && !s.truncated && !bp_work_is_over(work);
-    verdict->proven = verdict->impossible ? s.least_rejected * s.unit : 0;
+    verdict->proven = verdict->impossible ? s.min_rejected * s.unit : 0;
     for (uint32_t k = 0; s.layers != NULL && k <= problem->count; k++)
         layer_finish(&s, &s.layers[k]);
     free(s.table);

@@ -131,17 +131,17 @@ bp_status bp_packing_bound(const bp_packing *packing, uint32_t *witness, size_t 
     bp_timelines timelines;
     uint32_t *items = NULL;
     size_t found = 0;
-    uint64_t most = 0;
+    uint64_t max = 0;
     BP_TRY(bp_timelines_init(packing, &timelines));
     bp_status status = bp_new_array(packing->count, sizeof *items, (void **)&items);
     for (uint32_t i = 0; status == BP_OK && i < timelines.count; i++)
-        status = bound_part(&timelines.parts[i], items, &found, &most);
+        status = bound_part(&timelines.parts[i], items, &found, &max);
     if (status == BP_OK) {
         qsort(items, found, sizeof *items, bp_compare_numbers);
         if (witness != NULL)
             memcpy(witness, items, found * sizeof *witness);
         *count = found;
-        *bound = most;
+        *bound = max;
     }
     free(items);
     bp_timelines_finish(&timelines);

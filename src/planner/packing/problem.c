@@ -12,7 +12,7 @@
 /* ---- lists ------------------------------------------------------------------------------------------------------- */
 
 /* Limit of the entries of a list: keeps their numbers within 32 bits. Within BP_PROBLEM_CONFLICTS no list of a problem reaches it. */
-#define MOST_ENTRIES (UINT32_C(1) << 26)
+#define MAX_ENTRIES (UINT32_C(1) << 26)
 
 void bp_lists_finish(bp_lists *lists)
 {
@@ -81,9 +81,9 @@ bp_status bp_list_begin(bp_list_writer *w)
 
 bp_status bp_list_add(bp_list_writer *w, uint32_t entry)
 {
-    if (w->entry_count >= MOST_ENTRIES)
+    if (w->entry_count >= MAX_ENTRIES)
         return bp_fail(BP_ERR_UNSUPPORTED, "the instance has more conflicts than can be searched: over %u",
-                       MOST_ENTRIES);
+                       MAX_ENTRIES);
     BP_TRY(bp_grow_array((void **)&w->lists.entries, &w->entry_capacity, w->entry_count, sizeof *w->lists.entries));
     w->lists.entries[w->entry_count++] = entry;
     w->lists.first[w->lists.count] = (uint32_t)w->entry_count;
@@ -141,13 +141,13 @@ static bp_status join_neighbours(const bp_lists *memberships, uint32_t item, uin
     return BP_OK;
 }
 
-#define MOST_MAP_WORDS (UINT32_C(1) << 22) /* 32 MiB */
+#define MAX_MAP_WORDS (UINT32_C(1) << 22) /* 32 MiB */
 
 bp_status bp_find_neighbours(const bp_lists *sections, const bp_lists *memberships, uint32_t count,
                              bp_lists *neighbours)
 {
     size_t words = count / 64 + 1, rows = sections->count + (size_t)1;
-    bool maps_fit = rows <= MOST_MAP_WORDS / words;
+    bool maps_fit = rows <= MAX_MAP_WORDS / words;
     bp_list_writer w = {0};
     void *memory;
     BP_TRY(bp_new_array(maps_fit ? rows * words : count, maps_fit ? sizeof(uint64_t) : sizeof(uint32_t), &memory));
@@ -211,10 +211,10 @@ void bp_problem_finish(bp_problem *problem)
 
 /* ---- derived problems ------------------------------------------------------------------------------------------------ */
 
-static bp_status new_items(uint32_t most, bp_problem *problem)
+static bp_status new_items(uint32_t max, bp_problem *problem)
 {
     *problem = (bp_problem){0};
-    return bp_new_array(most, sizeof *problem->sizes, (void **)&problem->sizes);
+    return bp_new_array(max, sizeof *problem->sizes, (void **)&problem->sizes);
 }
 
 /* Appends a section of `whole` with its items renumbered; items with BP_NO_ITEM are left out, equal numbers become one entry. */
@@ -260,10 +260,10 @@ bp_status bp_problem_subset(const bp_problem *problem, const uint32_t *items, ui
 {
     const bp_lists *memberships = &problem->memberships;
     uint32_t *sections, section_count = 0;
-    size_t most = 0, used = 0;
+    size_t max = 0, used = 0;
     for (uint32_t i = 0; i < count; i++)
-        most += memberships->first[items[i] + 1] - memberships->first[items[i]];
-    BP_TRY(bp_new_array(most, sizeof *sections, (void **)&sections));
+        max += memberships->first[items[i] + 1] - memberships->first[items[i]];
+    BP_TRY(bp_new_array(max, sizeof *sections, (void **)&sections));
     for (uint32_t i = 0; i < count; i++) {
         for (uint32_t m = memberships->first[items[i]]; m < memberships->first[items[i] + 1]; m++)
             sections[used++] = memberships->entries[m];

@@ -99,9 +99,9 @@ static bp_status collect_pairs(const builder *b, const bp_lists *neighbours, pai
     return BP_OK;
 }
 
-#define MOST_LOOKS                                                                                                     \
+#define MAX_LOOKS                                                                                                      \
     (UINT64_C(1) << 26) /* words and candidates seen while cliques are extended; after it pairs stay pairs */
-#define MOST_ROW_WORDS (UINT32_C(1) << 22) /* 32 MiB; with longer rows pairs stay pairs */
+#define MAX_ROW_WORDS (UINT32_C(1) << 22) /* 32 MiB; with longer rows pairs stay pairs */
 
 /* Bit sets by item, `words` long. */
 typedef struct extending {
@@ -169,7 +169,7 @@ static bp_status extend_pairs(extending *x)
         for (size_t i = x->first_pair[item]; i < x->first_pair[item + 1]; i++) {
             if (x->covered[i])
                 continue;
-            if (x->rows == NULL || x->looks > MOST_LOOKS) {
+            if (x->rows == NULL || x->looks > MAX_LOOKS) {
                 bp_pair pair = set->pairs[i];
                 if (pair.item < pair.other)
                     BP_TRY(add_section(x->b, (uint32_t[]){pair.item, pair.other}, 2));
@@ -199,7 +199,7 @@ static bp_status fill_rows(extending *x)
 {
     uint32_t count = x->b->timeline->count;
     x->words = count / 64 + 1;
-    if (x->words > MOST_ROW_WORDS / ((size_t)count + 2))
+    if (x->words > MAX_ROW_WORDS / ((size_t)count + 2))
         return BP_OK;
     BP_TRY(bp_new_array(x->words * ((size_t)count + 2), sizeof *x->rows, (void **)&x->rows));
     x->allowed = x->rows + x->words * count;

@@ -24,7 +24,7 @@ typedef struct priority {
 /* The live ranges of a subtree whose items are not placed: the smallest rank, UINT32_MAX for none, and the box of their steps. */
 typedef struct contest {
     uint32_t best;
-    uint32_t least_begin, most_begin, least_end, most_end;
+    uint32_t min_begin, max_begin, min_end, max_end;
 } contest;
 
 struct bp_skyline {
@@ -149,10 +149,10 @@ static void join_contests(contest *contests, uint32_t node)
 {
     const contest *left = &contests[2 * node], *right = &contests[2 * node + 1];
     contests[node] = (contest){left->best < right->best ? left->best : right->best,
-                               left->least_begin < right->least_begin ? left->least_begin : right->least_begin,
-                               left->most_begin > right->most_begin ? left->most_begin : right->most_begin,
-                               left->least_end < right->least_end ? left->least_end : right->least_end,
-                               left->most_end > right->most_end ? left->most_end : right->most_end};
+                               left->min_begin < right->min_begin ? left->min_begin : right->min_begin,
+                               left->max_begin > right->max_begin ? left->max_begin : right->max_begin,
+                               left->min_end < right->min_end ? left->min_end : right->min_end,
+                               left->max_end > right->max_end ? left->max_end : right->max_end};
 }
 
 static const contest no_contest = {UINT32_MAX, UINT32_MAX, 0, UINT32_MAX, 0};
@@ -161,9 +161,9 @@ static const contest no_contest = {UINT32_MAX, UINT32_MAX, 0, UINT32_MAX, 0};
 static uint64_t explore(const contest *contests, uint32_t node, uint32_t begin, uint32_t end, uint32_t *best)
 {
     const contest *c = &contests[node];
-    if (c->best >= *best || c->least_end > end || c->most_begin < begin)
+    if (c->best >= *best || c->min_end > end || c->max_begin < begin)
         return 1;
-    if (c->least_begin >= begin && c->most_end <= end) {
+    if (c->min_begin >= begin && c->max_end <= end) {
         *best = c->best;
         return 1;
     }
@@ -312,9 +312,9 @@ static uint64_t next_random(bp_skyline *s) /* splitmix64 */
 }
 
 /* A number in [least, most]. */
-static int32_t random_between(bp_skyline *s, int32_t least, int32_t most)
+static int32_t random_between(bp_skyline *s, int32_t min, int32_t max)
 {
-    return least + (int32_t)(next_random(s) % (uint64_t)(most - least + 1));
+    return min + (int32_t)(next_random(s) % (uint64_t)(max - min + 1));
 }
 
 /* The first passes: life, size, area and powers between; then the same with the load. */
@@ -389,19 +389,19 @@ static void measure_load(bp_skyline *s, uint64_t *tree)
         tree[node] = tree[2 * node] > tree[2 * node + 1] ? tree[2 * node] : tree[2 * node + 1];
     unsigned shift = t->bound >> 40 != 0 ? 24 : 0; /* keeps the product within 64 bits */
     for (uint32_t i = 0; i < t->life_count; i++) {
-        uint64_t most = 0;
+        uint64_t max = 0;
         uint32_t left = t->steps + t->lives[i].begin, right = t->steps + t->lives[i].end;
         for (; left < right; left /= 2, right /= 2) {
             if (left % 2 != 0) {
-                most = tree[left] > most ? tree[left] : most;
+                max = tree[left] > max ? tree[left] : max;
                 left++;
             }
             if (right % 2 != 0) {
                 right--;
-                most = tree[right] > most ? tree[right] : most;
+                max = tree[right] > max ? tree[right] : max;
             }
         }
-        uint32_t load = (uint32_t)((most >> shift << 16) / (t->bound >> shift));
+        uint32_t load = (uint32_t)((max >> shift << 16) / (t->bound >> shift));
         s->load[t->lives[i].item] = load > s->load[t->lives[i].item] ? load : s->load[t->lives[i].item];
     }
 }

@@ -91,7 +91,7 @@ static void prove(solving *s, uint64_t proven)
 typedef bp_status decide_function(solving *s, uint64_t capacity, bp_work *work, bp_verdict *answer);
 
 #define AT_THE_BOUND 8 /* probes at the proven bound, which is often optimal, before the bisection */
-#define LEAST_PROBE 32 /* a probe gets at least this fraction of a share */
+#define MIN_PROBE 32   /* a probe gets at least this fraction of a share */
 
 /* Bisects between the proven bound and the best height with a share of the work; each probe gets half of the rest. After an undecided
  * probe no lower capacity is tried. `known_low`, unless NULL: lower bound of what this method can reach. */
@@ -119,7 +119,7 @@ static bp_status narrow(solving *s, decide_function *decide, const char *method,
             probe = answer.proven > capacity ? probe : AT_THE_BOUND;
             low = answer.proven > capacity ? answer.proven : capacity + s->unit;
         }
-        if (left < share / LEAST_PROBE)
+        if (left < share / MIN_PROBE)
             break;
     }
     return BP_OK;
@@ -245,11 +245,11 @@ static int by_size(const void *left, const void *right)
 }
 
 /* Raises the proven bound with the items of size at least `least`: a sweep of few items may be exhaustive where one of all is not. */
-static bp_status prove_with_large(solving *s, uint64_t least, uint32_t *items, uint32_t *number_of, uint64_t share)
+static bp_status prove_with_large(solving *s, uint64_t min, uint32_t *items, uint32_t *number_of, uint64_t share)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < s->graph.count; i++) {
-        if (s->graph.sizes[i] >= least)
+        if (s->graph.sizes[i] >= min)
             items[count++] = i;
     }
     bp_problem large;
@@ -271,7 +271,7 @@ static bp_status prove_with_large(solving *s, uint64_t least, uint32_t *items, u
     return status;
 }
 
-#define MOST_THRESHOLDS 12
+#define MAX_THRESHOLDS 12
 
 /* Thresholds from large to small: each distinct size, up to a limit. */
 static bp_status try_proofs(solving *s, uint64_t share)
@@ -286,7 +286,7 @@ static bp_status try_proofs(solving *s, uint64_t share)
         if (distinct == 0 || sizes[i] != sizes[distinct - 1])
             sizes[distinct++] = sizes[i];
     }
-    uint32_t tried = distinct - 1 < MOST_THRESHOLDS ? distinct - 1 : MOST_THRESHOLDS;
+    uint32_t tried = distinct - 1 < MAX_THRESHOLDS ? distinct - 1 : MAX_THRESHOLDS;
     bp_status status = bp_new_array(2 * (size_t)count, sizeof *items, (void **)&items);
     if (status == BP_OK) {
         number_of = items + count;
@@ -328,9 +328,9 @@ static void try_skyline(solving *s, uint64_t share)
 #define PASS_COST 4                      /* work of first fit for a conflict */
 #define FIRST_ROUND (UINT64_C(1) << 20)  /* work of the first round */
 #define ROUND_GROWTH 4
-#define LEAST_PROOF (UINT64_C(1) << 28) /* work of the first round with exhaustive sweeps */
-#define EASY_WIDTH 8                    /* up to which such a sweep usually ends within a round */
-#define LARGE 512 /* items from which searches of arrangements are weaker than varied priorities */
+#define MIN_PROOF (UINT64_C(1) << 28) /* work of the first round with exhaustive sweeps */
+#define EASY_WIDTH 8                  /* up to which such a sweep usually ends within a round */
+#define LARGE 512                     /* items from which searches of arrangements are weaker than varied priorities */
 
 static bool has_gaps(const bp_timeline *t)
 {
@@ -354,7 +354,7 @@ static bp_status run_rounds(solving *s)
             BP_TRY(narrow(s, decide_by_blocks, "order sweep of blocks", &s->block_low, s->round / 8));
         if (goes_on(s) && is_swept)
             BP_TRY(narrow(s, decide_by_items, "order sweep", NULL, s->round / 4));
-        if (goes_on(s) && is_swept && s->round >= LEAST_PROOF)
+        if (goes_on(s) && is_swept && s->round >= MIN_PROOF)
             BP_TRY(exclude_by_items(s, s->order.width <= EASY_WIDTH ? s->round : s->round / 8));
         if (goes_on(s) && p->count <= BP_SEARCH_ITEMS)
             BP_TRY(narrow(s, decide_by_search, "search", NULL, s->round / 2));

@@ -6,7 +6,7 @@
 #include "core/memory.h"
 #include "planner/packing/solve.h"
 
-#define MOST_BEHIND 512u /* largest number of earlier items that a window frees */
+#define MAX_BEHIND 512u /* largest number of earlier items that a window frees */
 
 typedef struct windowing {
     const bp_problem *p;
@@ -81,7 +81,7 @@ typedef struct place {
 /* Frees more and more earlier items, each time with the same work. */
 static bp_status free_earlier_items(windowing *w, place *p, uint64_t share, bp_verdict *verdict)
 {
-    for (uint32_t behind = p->behind; !p->found && behind <= MOST_BEHIND && !bp_work_is_over(w->work);
+    for (uint32_t behind = p->behind; !p->found && behind <= MAX_BEHIND && !bp_work_is_over(w->work);
          behind = behind == 0 ? w->config->ahead : 2 * behind) {
         uint32_t from = p->at > behind ? p->at - behind : 0, staying = windows_collect(w, from, p->until);
         bp_work part = bp_work_part(w->work, share);

@@ -7,7 +7,7 @@
 #include "planner/schedule/training.h"
 
 /* Limit against hostile models that repeat units with thousands of nested ones. */
-#define MOST_RUNS (1u << 24)
+#define MAX_RUNS (1u << 24)
 
 /* Adds a unit and its descendants depth first, without recursion: hostile models nest deeply. */
 static bp_status add_nested_runs(const bp_buckets *buckets, bp_run_order *order, uint32_t top)
@@ -18,9 +18,9 @@ static bp_status add_nested_runs(const bp_buckets *buckets, bp_run_order *order,
         if (order->holds_memory[unit]) {
             uint32_t place = (uint32_t)order->count;
             BP_TRY(bp_grow_array((void **)&order->runs, &order->capacity, order->count, sizeof *order->runs));
-            if (order->count == MOST_RUNS)
+            if (order->count == MAX_RUNS)
                 return bp_fail(BP_ERR_UNSUPPORTED, "a step has more than %u runs of units, which is not supported",
-                               MOST_RUNS);
+                               MAX_RUNS);
             order->newest_run[unit] = place;
             order->runs[order->count++] = (bp_unit_run){place, place, unit};
         }

@@ -107,13 +107,13 @@ bp_use bp_schedule_use(const bp_schedule *schedule, size_t interval)
 }
 
 /* Limit against hostile recordings and window widths. */
-#define MOST_WINDOWS (1u << 22)
+#define MAX_WINDOWS (1u << 22)
 
 bp_status bp_schedule_add_window(bp_schedule *s, const bp_window *window)
 {
-    if (s->window_count == MOST_WINDOWS)
+    if (s->window_count == MAX_WINDOWS)
         return bp_fail(BP_ERR_UNSUPPORTED,
-                       "the overlap window makes more than %u pairs of requests; use a smaller window", MOST_WINDOWS);
+                       "the overlap window makes more than %u pairs of requests; use a smaller window", MAX_WINDOWS);
     BP_TRY(bp_grow_array((void **)&s->windows, &s->window_capacity, s->window_count, sizeof *s->windows));
     s->windows[s->window_count++] = *window;
     return BP_OK;

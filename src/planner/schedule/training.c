@@ -72,10 +72,10 @@ static void append_training(bp_time_axis *axis, const bp_schedule_config *config
 
 bp_status bp_generator_check_steps(const bp_generator *g, uint64_t steps)
 {
-    if (steps > BP_MOST_STEPS)
+    if (steps > BP_MAX_STEPS)
         return bp_fail(BP_ERR_UNSUPPORTED,
                        "%u runs of units make a schedule of more than %u steps, which is not supported", g->axis.places,
-                       BP_MOST_STEPS);
+                       BP_MAX_STEPS);
     return BP_OK;
 }
 

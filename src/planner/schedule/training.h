@@ -42,16 +42,16 @@ typedef struct bp_axis_pass {
 } bp_axis_pass;
 
 /* A training step of a pipeline with an evaluation after it. */
-#define BP_MOST_PASSES 9
+#define BP_MAX_PASSES 9
 
 typedef struct bp_time_axis {
-    bp_axis_pass passes[BP_MOST_PASSES];
+    bp_axis_pass passes[BP_MAX_PASSES];
     uint32_t count;
     uint32_t places; /* per pass */
 } bp_time_axis;
 
 /* Limit against hostile models: 2^24 runs forward and backward. */
-#define BP_MOST_STEPS (1u << 25)
+#define BP_MAX_STEPS (1u << 25)
 
 /* A unit's prefetch depths. */
 typedef struct bp_depth {
@@ -94,7 +94,7 @@ typedef struct bp_generator {
 /* Adds a use on the group's default lanes. */
 bp_status bp_generator_add_use(bp_generator *g, const bp_request_group *group, bp_use use);
 
-/* Errors: BP_ERR_UNSUPPORTED (more than BP_MOST_STEPS). */
+/* Errors: BP_ERR_UNSUPPORTED (more than BP_MAX_STEPS). */
 bp_status bp_generator_check_steps(const bp_generator *g, uint64_t steps);
 
 /* fsdp2.c: the steps of all passes, then the uses of a group in them. */

@@ -3,7 +3,7 @@
 
 #include "planner/steps/step_finder.h"
 
-enum { MOST_DIFFERENCES = 2048 };
+enum { MAX_DIFFERENCES = 2048 };
 
 /* Two sequences, and the furthest reaching paths of Myers' algorithm ("An O(ND) Difference Algorithm", 1986):
  * reached[d][k] is how far d insertions and deletions lead in `a` on the diagonal k - d, which is the place in `a` minus
@@ -11,8 +11,8 @@ enum { MOST_DIFFERENCES = 2048 };
 typedef struct comparison {
     const uint64_t *a, *b;
     size_t a_count, b_count;
-    uint32_t *reached[MOST_DIFFERENCES + 1];
-    size_t differences, most; /* found; more than `most` are not looked for */
+    uint32_t *reached[MAX_DIFFERENCES + 1];
+    size_t differences, max; /* found; more than `most` are not looked for */
 } comparison;
 
 /* True if the path to diagonal k of d differences comes from the diagonal above, by skipping an element of `b`. */
@@ -25,7 +25,7 @@ static bool skips_b(const comparison *c, size_t d, size_t k)
 /* Fills `reached` until the ends of both are reached. False: more differences, or no memory. */
 static bool compare_steps(comparison *c)
 {
-    for (size_t d = 0; d <= c->most; d++) {
+    for (size_t d = 0; d <= c->max; d++) {
         uint32_t *now = c->reached[d] = malloc((2 * d + 1) * sizeof *now);
         c->differences = d;
         for (size_t k = 0; now != NULL && k <= 2 * d; k += 2) {
@@ -81,8 +81,8 @@ size_t bp_steps_align(const bp_step_finder *f, const bp_trace_step *step, const 
         c->b = b + begin;
         c->a_count = step->count - begin - end;
         c->b_count = reference->count - begin - end;
-        c->most = (step->count + reference->count) / 8; /* steps of a kind have less than a ninth */
-        c->most = c->most < MOST_DIFFERENCES ? c->most : MOST_DIFFERENCES;
+        c->max = (step->count + reference->count) / 8; /* steps of a kind have less than a ninth */
+        c->max = c->max < MAX_DIFFERENCES ? c->max : MAX_DIFFERENCES;
         if (compare_steps(c))
             matched = walk_back(c, (uint32_t)begin, orders + begin);
         for (size_t d = 0; d <= c->differences; d++)

@@ -13,7 +13,7 @@
 #include "core/hash.h"
 #include "planner/steps/step_finder.h"
 
-enum { GRAM = 12, RARE = 64, MOST_CANDIDATES = 64, NEIGHBOURS = 8, AROUND = 8, MOST_LENGTHS = 8 };
+enum { GRAM = 12, RARE = 64, MAX_CANDIDATES = 64, NEIGHBOURS = 8, AROUND = 8, MAX_LENGTHS = 8 };
 #define REGULAR 0.8 /* the share of allocations that agree, of regular steps */
 
 typedef struct period_finder {
@@ -101,7 +101,7 @@ static size_t vote(period_finder *f, uint32_t *distances, period_vote *votes)
         while (end < found && distances[end] == distances[i])
             end++;
         const period_vote next = {.distance = distances[i], .votes = end - i};
-        if (kinds < MOST_CANDIDATES)
+        if (kinds < MAX_CANDIDATES)
             votes[kinds++] = next;
         else if (next.votes > votes[kinds - 1].votes)
             votes[kinds - 1] = next;
@@ -149,15 +149,15 @@ static size_t step_length(const period_finder *f, const period_vote *votes, size
     if (length > 0 || count == 0)
         return length;
     /* Irregular steps: the distances near which there are the most votes. */
-    size_t most = 0;
+    size_t max = 0;
     for (size_t i = 0; i < count; i++) {
         size_t near = 0, distance = votes[i].distance;
         for (size_t k = 0; k < count; k++) {
             size_t other = votes[k].distance;
             near += other >= distance - distance / 16 && other <= distance + distance / 16 ? votes[k].votes : 0;
         }
-        if (near > most || (near == most && distance > length)) {
-            most = near;
+        if (near > max || (near == max && distance > length)) {
+            max = near;
             length = distance;
         }
     }
@@ -197,7 +197,7 @@ static size_t chain(const period_finder *f, uint64_t gram, size_t last, size_t l
 /* The longest chain of grams that occur once in the last step, of 32 places in it. In decreasing order. */
 static size_t longest_chain(const period_finder *f, size_t length, size_t *places, size_t *scratch)
 {
-    size_t most = 0, window = length < f->count ? length : f->count;
+    size_t max = 0, window = length < f->count ? length : f->count;
     for (size_t k = 0; k < 32; k++) {
         size_t at = f->count - 1 - k * window / 32, once = 0;
         if (at < GRAM - 1)
@@ -205,12 +205,12 @@ static size_t longest_chain(const period_finder *f, size_t length, size_t *place
         for (size_t i = f->count - window; i < f->count; i++)
             once += f->grams[i] == f->grams[at];
         size_t links = once == 1 ? chain(f, f->grams[at], at, length, scratch) : 0;
-        if (links > most) {
-            most = links;
+        if (links > max) {
+            max = links;
             memcpy(places, scratch, links * sizeof *places);
         }
     }
-    return most;
+    return max;
 }
 
 /* The allocation in [from, to) before which the fewest bytes are live; the first such. `live`: rounded bytes before each
@@ -334,7 +334,7 @@ static bool is_training(const period_finder *f, const bp_trace_step *steps, size
 /* Steps between the cuts. The first and the last cut are guesses, since the trace may begin with other steps (warm-up)
  * and begin and end within a step: steps at both ends count if there is one like them. Kept, if they are training steps and more than
  * `*most` of them have one like them. `cuts`: `count` allocations, increasing. */
-static bp_status make_steps(const period_finder *f, const size_t *cuts, size_t count, size_t *most)
+static bp_status make_steps(const period_finder *f, const size_t *cuts, size_t count, size_t *max)
 {
     uint32_t *orders = malloc((f->count + 1) * sizeof *orders);
     bp_trace_step *steps = calloc(count, sizeof *steps);
@@ -356,11 +356,11 @@ static bp_status make_steps(const period_finder *f, const size_t *cuts, size_t c
     for (size_t i = 0; i < made && made > 1; i++)
         alike += has_like(f, steps, made, i, orders);
     free(orders);
-    if (alike <= *most || !is_training(f, steps, made)) {
+    if (alike <= *max || !is_training(f, steps, made)) {
         free(steps);
         return BP_OK;
     }
-    *most = alike;
+    *max = alike;
     free(f->base->steps->steps);
     f->base->steps->steps = steps;
     f->base->steps->count = made;
@@ -413,15 +413,15 @@ static bp_status cut_steps(const period_finder *f, size_t length, size_t *places
 {
     const uint64_t *live = f->base->live;
     const size_t lasts[] = {quietest(live, f->count - length + 1, f->count + 1), f->count};
-    size_t most = 0;
+    size_t max = 0;
     for (size_t i = 0; i < 2; i++) {
         size_t count = cut_regularly(f, lasts[i], length, places);
-        BP_TRY(make_steps(f, places, count, &most));
+        BP_TRY(make_steps(f, places, count, &max));
     }
     size_t links = longest_chain(f, length, places, scratch);
     if (links > 1) {
         size_t count = cut_at_chain(f, live, length, places, links);
-        BP_TRY(make_steps(f, places, count, &most));
+        BP_TRY(make_steps(f, places, count, &max));
     }
     return BP_OK;
 }
@@ -434,12 +434,12 @@ static bp_status find_repeated(period_finder *f)
     if (distances == NULL || places == NULL || scratch == NULL)
         status = bp_fail_memory(f->count * (sizeof *distances + 2 * sizeof *places));
     if (status == BP_OK) {
-        period_vote votes[MOST_CANDIDATES];
+        period_vote votes[MAX_CANDIDATES];
         hash_grams(f);
         count_grams(f);
         const size_t count = vote(f, distances, votes);
         size_t length = step_length(f, votes, count);
-        for (size_t tries = 0; tries < MOST_LENGTHS && length > 0 && status == BP_OK; tries++) {
+        for (size_t tries = 0; tries < MAX_LENGTHS && length > 0 && status == BP_OK; tries++) {
             status = cut_steps(f, length, places, scratch);
             length = f->base->steps->count > 0 ? 0 : longer_length(f, votes, count, length);
         }

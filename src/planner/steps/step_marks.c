@@ -62,10 +62,10 @@ typedef struct name_ranges {
     size_t first, last, covered; /* allocations: from the first beginning to the last end, and in ranges */
 } name_ranges;
 
-enum { MOST_NAMES = 32 };
+enum { MAX_NAMES = 32 };
 
 /* Counts the ranges of the names of steps. Returns how many names there are. */
-static size_t find_names(const bp_step_finder *f, name_ranges names[MOST_NAMES])
+static size_t find_names(const bp_step_finder *f, name_ranges names[MAX_NAMES])
 {
     size_t count = 0;
     for (size_t i = 0; i < f->trace->annotation_count; i++) {
@@ -74,7 +74,7 @@ static size_t find_names(const bp_step_finder *f, name_ranges names[MOST_NAMES])
         size_t k = 0;
         while (k < count && names[k].words != words)
             k++;
-        if (words == 0 || k == MOST_NAMES)
+        if (words == 0 || k == MAX_NAMES)
             continue;
         if (k == count)
             names[count++] = (name_ranges){.words = words, .first = SIZE_MAX};
@@ -123,7 +123,7 @@ static const name_ranges *choose_name(const name_ranges *names, size_t count)
 static size_t cut_at_beginnings(const bp_step_finder *f, size_t *cuts)
 {
     const bp_trace *trace = f->trace;
-    name_ranges names[MOST_NAMES];
+    name_ranges names[MAX_NAMES];
     const name_ranges *name = choose_name(names, find_names(f, names));
     size_t count = 0, end = f->count, depth = 0, early = 0;
     for (size_t i = 0; name != NULL && i < trace->annotation_count; i++) {
@@ -156,15 +156,15 @@ static size_t cut_at_beginnings(const bp_step_finder *f, size_t *cuts)
 /* The rise of live bytes above those before the first of the allocations [from, to), by a forward pass where frames tell. */
 static uint64_t rise(const bp_step_finder *f, size_t from, size_t to)
 {
-    uint64_t most = 0;
+    uint64_t max = 0;
     for (size_t i = from; i < to; i++) {
         bp_trace_phase phase = bp_allocation_phase(&f->made[i], f->places);
         if (phase != BP_TRACE_PHASE_FORWARD && phase != BP_TRACE_PHASE_UNKNOWN)
             continue;
         uint64_t after = f->live[i] + bp_step_round(f->made[i].bytes);
-        most = after > f->live[from] && after - f->live[from] > most ? after - f->live[from] : most;
+        max = after > f->live[from] && after - f->live[from] > max ? after - f->live[from] : max;
     }
-    return most;
+    return max;
 }
 
 /* A step ends behind its optimizers. A program may have several, or one for each layer inside backward: only where live
@@ -172,11 +172,11 @@ static uint64_t rise(const bp_step_finder *f, size_t from, size_t to)
 static size_t cut_behind_optimizers(const bp_step_finder *f, size_t *cuts)
 {
     const bp_trace *trace = f->trace;
-    uint64_t least = UINT64_MAX;
+    uint64_t min = UINT64_MAX;
     size_t count = 0, behind = SIZE_MAX;
     for (size_t i = 0; i <= f->count; i++)
-        least = f->live[i] < least ? f->live[i] : least;
-    const uint64_t forward = (f->steps->peak_bytes - least) / 8;
+        min = f->live[i] < min ? f->live[i] : min;
+    const uint64_t forward = (f->steps->peak_bytes - min) / 8;
     for (size_t i = 0; i < trace->annotation_count; i++) {
         const bp_trace_annotation *a = &trace->annotations[i];
         if (strncmp(a->name, "Optimizer.step#", 15) != 0)

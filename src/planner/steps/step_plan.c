@@ -89,7 +89,7 @@ static bool is_same_order(const planner *p, const bp_trace_step *a, const bp_tra
 
 /* ---- one kind ------------------------------------------------------------------------------------------------------ */
 
-enum { MOST_AXES = 16 };
+enum { MAX_AXES = 16 };
 
 /* Items whose live range in some step of the kind is longer than a step, or not known, are outside. */
 static void find_outside(const planner *p, uint32_t number, bp_step_plan_kind *kind)
@@ -134,7 +134,7 @@ static bp_status pack_kind(const planner *p, uint32_t number, bp_step_plan_kind 
         uint64_t size = kind->items[i].is_outside ? 0 : bp_step_round(kind->items[i].bytes) / BP_STEP_ALIGNMENT;
         BP_TRY(bp_packing_add_item(packing, size, NULL));
     }
-    for (size_t i = p->steps->count, axes = 0; i-- > 0 && axes < MOST_AXES;) {
+    for (size_t i = p->steps->count, axes = 0; i-- > 0 && axes < MAX_AXES;) {
         const bp_trace_step *step = &p->steps->steps[i];
         if (step->kind != number || (step != reference && is_same_order(p, step, reference)))
             continue;
@@ -182,7 +182,7 @@ static bp_status plan_kind(const planner *p, uint32_t number, bp_step_plan_kind 
 
 /* ---- verification -------------------------------------------------------------------------------------------------- */
 
-enum { MOST_FAULTS = 32 };
+enum { MAX_FAULTS = 32 };
 
 static bp_step_item *item_of(const planner *p, size_t allocation)
 {
@@ -191,7 +191,7 @@ static bp_step_item *item_of(const planner *p, size_t allocation)
     return step == NULL || order == BP_TRACE_NONE ? NULL : &p->plan->kinds[step->kind].items[order];
 }
 
-/* Checks the offsets against all steps, in the time of the trace. An item at fault is outside; after MOST_FAULTS of them
+/* Checks the offsets against all steps, in the time of the trace. An item at fault is outside; after MAX_FAULTS of them
  * all items are. */
 static bp_status verify(const planner *p)
 {
@@ -205,7 +205,7 @@ static bp_status verify(const planner *p)
         return bp_fail_memory(count * sizeof *offsets);
     bp_status status = BP_OK;
     for (size_t faults = 0; status == BP_OK && fault.found; faults++) {
-        for (size_t k = 0; k < p->plan->kind_count && faults == MOST_FAULTS; k++) {
+        for (size_t k = 0; k < p->plan->kind_count && faults == MAX_FAULTS; k++) {
             for (size_t i = 0; i < p->plan->kinds[k].count; i++)
                 p->plan->kinds[k].items[i].is_outside = true;
         }

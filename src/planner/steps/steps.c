@@ -90,7 +90,7 @@ static bp_status sort_kinds(const bp_step_finder *f)
         bp_trace_step *step = &s->steps[i];
         bool is_known = false;
         for (uint32_t kind = 0; kind <= s->kind_count && !is_known; kind++) {
-            if (kind == s->kind_count && kind < BP_STEP_MOST_KINDS)
+            if (kind == s->kind_count && kind < BP_STEP_MAX_KINDS)
                 s->kinds[s->kind_count++] = (bp_step_kind){.reference = i, .allocations = step->count};
             else if (kind == s->kind_count)
                 break;
@@ -99,7 +99,7 @@ static bp_status sort_kinds(const bp_step_finder *f)
             size_t longer = step->count > reference->count ? step->count : reference->count;
             is_known = matched >= longer - longer / 10;
             /* With as many kinds as there can be, other steps are of the one that is most alike. */
-            if (is_known || (s->kind_count == BP_STEP_MOST_KINDS && matched > step->matched)) {
+            if (is_known || (s->kind_count == BP_STEP_MAX_KINDS && matched > step->matched)) {
                 step->kind = kind;
                 step->matched = matched;
                 memcpy(&s->orders[step->first], orders, step->count * sizeof *orders);

@@ -79,7 +79,7 @@ typedef struct bp_step_kind {
     size_t allocations; /* of the reference step */
 } bp_step_kind;
 
-enum { BP_STEP_MOST_KINDS = 8 };
+enum { BP_STEP_MAX_KINDS = 8 };
 
 typedef enum bp_steps_source {
     BP_STEPS_WHOLE,    /* no step was found: the whole trace is the only one */
@@ -91,7 +91,7 @@ typedef struct bp_steps {
     bp_trace_step *steps; /* consecutive */
     size_t count;
     bp_steps_source source;
-    bp_step_kind kinds[BP_STEP_MOST_KINDS];
+    bp_step_kind kinds[BP_STEP_MAX_KINDS];
     size_t kind_count;
     /* by allocation: its order in the reference step of its step's kind, counted from 0; BP_TRACE_NONE: outside the
      * steps, or not in the reference */
@@ -141,7 +141,7 @@ typedef struct bp_step_plan_kind {
 } bp_step_plan_kind;
 
 typedef struct bp_step_plan {
-    bp_step_plan_kind kinds[BP_STEP_MOST_KINDS];
+    bp_step_plan_kind kinds[BP_STEP_MAX_KINDS];
     size_t kind_count;
     uint64_t bytes;             /* of the slab: the largest kind */
     uint64_t persistent_bytes;  /* live during the whole last step */

@@ -113,8 +113,8 @@ bp_status bp_failed_request_init(const bp_trace *trace, uint32_t event, bp_faile
 
 bp_failure_reason bp_failed_request_reason(const bp_trace *trace, const bp_failed_request *request, uint64_t *missing)
 {
-    const uint64_t most = (uint64_t)1 << 62, said = trace->events[request->event].address;
-    const uint64_t device = said < most ? said : most; /* free on the device; sums of it do not wrap */
+    const uint64_t max = (uint64_t)1 << 62, said = trace->events[request->event].address;
+    const uint64_t device = said < max ? said : max; /* free on the device; sums of it do not wrap */
     uint64_t own_pages = 0, all = device;
     bool has_range = false, has_other = false;
     for (size_t i = 0; i < request->free_count; i++) {

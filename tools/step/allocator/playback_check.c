@@ -194,7 +194,7 @@ static bp_status load(checker *c, const bp_start_state *state)
             address = state->segments[last].address + state->segments[last].bytes;
         }
         room = bp_caching_reservation(c->settings, first->is_small);
-        room = bp_least_u64(room, UINT64_MAX - first->base) - bp_least_u64(room, address - first->base);
+        room = bp_min_u64(room, UINT64_MAX - first->base) - bp_min_u64(room, address - first->base);
         if (first->is_expandable)
             BP_TRY(add_piece(c, BP_CACHING_UNMAPPED, room, 0));
         BP_TRY(load_segment(c, first));

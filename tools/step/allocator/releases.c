@@ -17,7 +17,7 @@ typedef struct finder {
     bp_address_map stacks; /* of live allocations and segments by address: the stack plus 2, as a pointer */
     bool has_free_stacks;  /* frees have their own stacks, not those of allocations */
     uint64_t *reserved;    /* by release: before it */
-    uint64_t most;         /* bytes that the device had */
+    uint64_t max;          /* bytes that the device had */
 } finder;
 
 static uint64_t add_or_most(uint64_t a, uint64_t b)
@@ -69,7 +69,7 @@ static bp_status find_reserved(finder *f)
     BP_TRY(bp_new_array(f->found->count, sizeof *f->reserved, (void **)&f->reserved));
     for (size_t i = 0; i < trace->segment_count; i++)
         bytes = add_or_most(bytes, trace->segments[i].bytes);
-    f->most = bytes;
+    f->max = bytes;
     for (size_t i = trace->event_count; i-- > 0;) {
         const bp_trace_event *e = &trace->events[i];
         if (is_gain(e->action))
@@ -78,7 +78,7 @@ static bp_status find_reserved(finder *f)
             bytes = add_or_most(bytes, e->bytes);
         uint64_t had =
             e->action == BP_TRACE_OOM ? add_or_most(bytes, e->address) : bytes; /* free bytes of the device */
-        f->most = had > f->most ? had : f->most;
+        f->max = had > f->max ? had : f->max;
         if (release > 0 && f->found->all[release - 1].first == i)
             f->reserved[--release] = bytes;
     }
@@ -174,7 +174,7 @@ static bp_release_cause find_cause(const finder *f, size_t index)
     bp_release_cause cause = cause_by_stacks(f, release, request);
     if (cause != BP_RELEASE_UNCLEAR || fails)
         return cause == BP_RELEASE_UNCLEAR ? BP_RELEASE_FORCED : cause;
-    bool had_memory = add_or_most(f->reserved[index], needed) <= f->most;
+    bool had_memory = add_or_most(f->reserved[index], needed) <= f->max;
     return had_memory && f->settings->garbage_collection_threshold == 0 ? BP_RELEASE_EMPTY_CACHE : BP_RELEASE_UNCLEAR;
 }
 

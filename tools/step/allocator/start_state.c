@@ -131,9 +131,9 @@ static size_t range_at(const range_group *group, uint64_t address)
 static bp_status add_mapped_range(range_group *group, uint64_t begin, uint64_t end)
 {
     size_t first = range_at(group, begin), last = first;
-    group->base = bp_least_u64(group->base, begin);
+    group->base = bp_min_u64(group->base, begin);
     while (last < group->count && group->ranges[last].begin <= end) {
-        begin = bp_least_u64(begin, group->ranges[last].begin);
+        begin = bp_min_u64(begin, group->ranges[last].begin);
         end = group->ranges[last].end > end ? group->ranges[last].end : end;
         last++;
     }
@@ -151,7 +151,7 @@ static bp_status remove_range(range_group *group, uint64_t begin, uint64_t end, 
     *was_there = at < group->count && group->ranges[at].begin <= begin && group->ranges[at].end >= end;
     if (!*was_there)
         return BP_OK;
-    group->base = bp_least_u64(group->base, begin);
+    group->base = bp_min_u64(group->base, begin);
     struct range old = group->ranges[at];
     BP_TRY(bp_grow_array((void **)&group->ranges, &group->capacity, group->count, sizeof *group->ranges));
     size_t parts = (old.begin < begin) + (old.end > end);
@@ -448,7 +448,7 @@ static void sort_and_check(undo *u)
             continue;
         }
         uint64_t segment_end = s->address + s->bytes, limit = u->settings->max_split_bytes;
-        uint64_t next = i + 1 < count ? bp_least_u64(state->blocks[i + 1].address, segment_end) : segment_end;
+        uint64_t next = i + 1 < count ? bp_min_u64(state->blocks[i + 1].address, segment_end) : segment_end;
         if (!b->is_exact && !s->is_expandable && !s->is_small && next >= b->address + b->bytes &&
             (next - (b->address + b->bytes) <= MIB || (limit != 0 && b->bytes >= limit)))
             b->bytes = next - b->address;

@@ -106,7 +106,7 @@ typedef enum bp_targets { BP_TARGETS_ERROR = 1, BP_TARGETS_MASK = 2 } bp_targets
 enum { BP_KERNELS_PLAIN = 1u, BP_KERNELS_AVX2 = 2u, BP_KERNELS_AVX512 = 4u };
 
 /** Targets of a token, at most. */
-#define BP_LOGPROB_MOST_TARGETS 128
+#define BP_LOGPROB_MAX_TARGETS 128
 
 typedef struct bp_logprob_config {
     size_t size;
@@ -296,7 +296,7 @@ BP_API bp_status bp_logprob_divergence_backward(bp_logprob *client, const bp_log
  * cap and temperature), for statistics. A separate pass over the logits, without communication. `least` and `largest`
  * are fp32; NULL: not wanted. NaN if a logit of the row is NaN. Masked rows are not read and get 0. Targets are not
  * read and may be missing. Errors: as bp_logprob_forward. */
-BP_API bp_status bp_logprob_range(bp_logprob *client, const bp_logprob_batch *batch, const bp_token_values *least,
+BP_API bp_status bp_logprob_range(bp_logprob *client, const bp_logprob_batch *batch, const bp_token_values *min,
                                   const bp_token_values *largest, bp_stream *stream);
 
 /** Waits for the work of the client (on cuda and with BP_TARGETS_MASK for all streams of the device) and reports the

@@ -71,23 +71,23 @@ bp_status bp_cp_split_config_init(bp_cp_split_config *config, size_t size)
                           sizeof cp_split_config_defaults);
 }
 
-static uint64_t least_multiple(const bp_cp_split_config *config)
+static uint64_t min_multiple(const bp_cp_split_config *config)
 {
     return config->ranks == 1 ? 1 : UINT64_C(2) * config->ranks;
 }
 
 static bp_status check_multiples(const bp_cp_split_config *config)
 {
-    const uint64_t least = least_multiple(config), multiple = config->multiple != 0 ? config->multiple : least;
+    const uint64_t min = min_multiple(config), multiple = config->multiple != 0 ? config->multiple : min;
     if (config->cu_padded != NULL && config->multiple != 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "%s: both cu_padded and multiple %llu are set; cu_padded alone says how sequences are padded",
                        call_split, (unsigned long long)config->multiple);
-    if (multiple % least != 0)
+    if (multiple % min != 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "%s: lengths padded to multiples of %llu cannot be cut into 2 x %u chunks; use a "
                        "multiple of %llu",
-                       call_split, (unsigned long long)multiple, config->ranks, (unsigned long long)least);
+                       call_split, (unsigned long long)multiple, config->ranks, (unsigned long long)min);
     if (config->total_multiple % multiple != 0)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: total_multiple %llu is not a multiple of %llu", call_split,
                        (unsigned long long)config->total_multiple, (unsigned long long)multiple);
@@ -145,7 +145,7 @@ static bp_status read_cu(const char *name, const void *cu, const bp_cp_split_con
 
 static bp_status check_padded(const bp_cp_split_config *config, const bp_cp_split *split)
 {
-    const uint64_t multiple = least_multiple(config);
+    const uint64_t multiple = min_multiple(config);
     for (uint64_t i = 0; i < config->sequences; i++) {
         const uint64_t length = split->packed[i + 1] - split->packed[i];
         const uint64_t padded = split->padded[i + 1] - split->padded[i];
@@ -166,7 +166,7 @@ static bp_status check_padded(const bp_cp_split_config *config, const bp_cp_spli
 static bp_status place_sequences(const bp_cp_split_config *config, bp_cp_split *split)
 {
     const uint64_t sequences = config->sequences, total = config->total_multiple;
-    uint64_t multiple = config->multiple != 0 ? config->multiple : least_multiple(config);
+    uint64_t multiple = config->multiple != 0 ? config->multiple : min_multiple(config);
     bool fits = true;
     BP_TRY(read_cu("cu_seqlens", config->cu_seqlens, config, split->packed));
     if (config->cu_padded != NULL) {

@@ -182,7 +182,7 @@ static bp_status cublas_weight_grad(bp_products *products, const bp_product_work
     bp_product_work block = *w;
     for (uint64_t row = 0; row < w->rows; row += block.rows) {
         const bp_matrix states = {bp_matrix_row(&w->b, row), w->b.dtype, w->b.stride};
-        block.rows = bp_least_u64(c->block_rows, w->rows - row);
+        block.rows = bp_min_u64(c->block_rows, w->rows - row);
         block.a.data = bp_matrix_row(&w->a, row);
         block.b = (bp_matrix){(uint8_t *)w->scratch + CUBLAS_BYTES, w->b.dtype, (int64_t)w->hidden};
         block.mask.first = w->mask.first + row;
@@ -247,7 +247,7 @@ static bp_status cublas_start(cublas *c, uint64_t rows, uint64_t hidden, bp_dtyp
     uint64_t numel, bytes;
     if (info == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "cuBLAS needs a cuda device, not %s", bp_device_name(c->device));
-    c->block_rows = bp_least_u64(rows, BLOCK_ROWS);
+    c->block_rows = bp_min_u64(rows, BLOCK_ROWS);
     if (!bp_mul_u64(c->block_rows, hidden, &numel) || !bp_mul_u64(numel, bp_dtype_bits(dtype) / 8, &bytes) ||
         !bp_add_u64(bytes, CUBLAS_BYTES, &c->products.scratch_bytes))
         return bp_fail(BP_ERR_OVERFLOW, "%llu rows of %llu elements do not fit 64 bits",

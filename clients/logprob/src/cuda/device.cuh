@@ -5,12 +5,12 @@
 
 #include <stdint.h>
 
-#define BP_MOST_THREADS 128  /* threads of a block, unless the kernel says otherwise */
+#define BP_MAX_THREADS 128  /* threads of a block, unless the kernel says otherwise */
 #define BP_FUSED_THREADS 512 /* of the fused kernels */
 #define BP_LANES 32u
 #define BP_ALL_LANES 0xffffffffu
 
-#define BP_KERNEL(blocks) BP_KERNEL_OF(BP_MOST_THREADS, blocks)
+#define BP_KERNEL(blocks) BP_KERNEL_OF(BP_MAX_THREADS, blocks)
 
 #ifndef __CUDACC__
 #include "simt.h"
@@ -266,10 +266,10 @@ BP_DEVICE void wait_for_block()
     __syncthreads();
 }
 
-BP_DEVICE void lower(uint64_t *least, uint64_t value)
+BP_DEVICE void lower(uint64_t *min, uint64_t value)
 {
     static_assert(sizeof(unsigned long long) == sizeof(uint64_t), "atomicMin takes 64 bits");
-    atomicMin(reinterpret_cast<unsigned long long *>(least), static_cast<unsigned long long>(value));
+    atomicMin(reinterpret_cast<unsigned long long *>(min), static_cast<unsigned long long>(value));
 }
 
 } // namespace device

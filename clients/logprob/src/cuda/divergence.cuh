@@ -221,7 +221,7 @@ template <class X> BP_DEVICE void make_divergence(const bp_divergence_work &work
         const pair_state state = pair_of(work.tokens, work.logits_saved, work.reference_saved, at, work.beta);
         bp_divergence_sums all = {};
         for (uint32_t begin = 0; begin < tiles; begin += BP_TILES_KEPT) {
-            const uint32_t count = least(tiles - begin, BP_TILES_KEPT);
+            const uint32_t count = min(tiles - begin, BP_TILES_KEPT);
             for (uint32_t i = warp; i < count; i += warps) {
                 const bp_divergence_sums made =
                     divergence_of_kind<X>(work, rows, state, (begin + i) * BP_TILE_COLUMNS, lane);

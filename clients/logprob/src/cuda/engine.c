@@ -9,14 +9,14 @@
 
 #include "cuda/cuda.h"
 
-#define LEAST_MAJOR 8                   /* compute capability with bf16 and NaN-preserving maxima */
-#define THREADS 128u                    /* per block, as the kernels are compiled, unless work.h says otherwise */
-#define MOST_BLOCKS INT32_MAX           /* of a grid's first dimension */
-#define MOST_ROW_BLOCKS UINT64_C(65535) /* of copies; kernels loop over further rows */
-#define ENOUGH_BLOCKS 2048u             /* enough to fill a GPU without splitting rows */
-#define PART_COLUMNS 8192u              /* minimum columns per block when rows are split */
-#define MOST_FUSED_TILES 256u           /* of a row: the tiles that bp_forward sums in one round */
-#define SUMS_BYTES sizeof(bp_partial)   /* of a tile, in the shared memory of fused kernels */
+#define MIN_MAJOR 8                    /* compute capability with bf16 and NaN-preserving maxima */
+#define THREADS 128u                   /* per block, as the kernels are compiled, unless work.h says otherwise */
+#define MAX_BLOCKS INT32_MAX           /* of a grid's first dimension */
+#define MAX_ROW_BLOCKS UINT64_C(65535) /* of copies; kernels loop over further rows */
+#define ENOUGH_BLOCKS 2048u            /* enough to fill a GPU without splitting rows */
+#define PART_COLUMNS 8192u             /* minimum columns per block when rows are split */
+#define MAX_FUSED_TILES 256u           /* of a row: the tiles that bp_forward sums in one round */
+#define SUMS_BYTES sizeof(bp_partial)  /* of a tile, in the shared memory of fused kernels */
 #define WARP 32u
 #define SMALL_WAVES 3u /* of a forward pass; with more of them, one wave more costs little */
 #define NAME_BYTES 64
@@ -68,7 +68,7 @@ static bp_status launch_kernel(const bp_cuda_kernel *kernel, uint64_t blocks, ui
                                const void *work, bp_stream *stream)
 {
     void *arguments[] = {(void *)work};
-    bp_cuda_grid grid = {.blocks = {blocks < MOST_BLOCKS ? (uint32_t)blocks : MOST_BLOCKS, (uint32_t)parts, 1},
+    bp_cuda_grid grid = {.blocks = {blocks < MAX_BLOCKS ? (uint32_t)blocks : MAX_BLOCKS, (uint32_t)parts, 1},
                          .threads = {threads, 1, 1}};
     return blocks == 0 ? BP_OK : bp_cuda_launch(kernel, &grid, arguments, stream);
 }
@@ -108,8 +108,8 @@ static int form_of_gradient(const bp_gradient_work *work)
 static uint32_t threads_of_forward(const cuda_engine *engine, const bp_forward_work *work)
 {
     const uint64_t tiles = blocks_for(work->logits.columns, BP_TILE_COLUMNS), rows = cuda_rows_of(&work->tokens);
-    const uint64_t most = SMALL_WAVES * 8 * (uint64_t)engine->multiprocessors;
-    if (work->logits.dtype == BP_DTYPE_FP32 || work->tokens.targets > 3 * WARP || rows > most)
+    const uint64_t max = SMALL_WAVES * 8 * (uint64_t)engine->multiprocessors;
+    if (work->logits.dtype == BP_DTYPE_FP32 || work->tokens.targets > 3 * WARP || rows > max)
         return THREADS;
     const uint64_t with_4 = blocks_for(rows, 6 * (uint64_t)engine->multiprocessors) * blocks_for(tiles, 4);
     const uint64_t with_3 = blocks_for(rows, 8 * (uint64_t)engine->multiprocessors) * blocks_for(tiles, 3);
@@ -139,8 +139,8 @@ static bp_status fail_dtypes(int32_t logits, int32_t gradient)
 /* Few rows are split between blocks. */
 static uint64_t parts_of(uint64_t rows, uint64_t columns)
 {
-    const uint64_t most = columns / PART_COLUMNS;
-    return rows != 0 && rows < ENOUGH_BLOCKS && most >= 2 ? bp_least_u64((ENOUGH_BLOCKS + rows - 1) / rows, most) : 1;
+    const uint64_t max = columns / PART_COLUMNS;
+    return rows != 0 && rows < ENOUGH_BLOCKS && max >= 2 ? bp_min_u64((ENOUGH_BLOCKS + rows - 1) / rows, max) : 1;
 }
 
 /* A gradient that is narrower than the logits may be in place: then one block must read a row before it writes. */
@@ -171,7 +171,7 @@ static uint32_t shared_of_fused(const cuda_engine *engine, uint32_t tiles, uint3
 {
     const uint32_t warps = threads / WARP, each = (tiles + warps - 1) / warps, sums = tiles * (uint32_t)SUMS_BYTES;
     const uint32_t left = engine->shared_bytes > sums ? engine->shared_bytes - sums : 0;
-    const uint32_t places = (uint32_t)bp_least_u64(each, left / (warps * tile_bytes));
+    const uint32_t places = (uint32_t)bp_min_u64(each, left / (warps * tile_bytes));
     return places == each || places >= 2 ? sums + places * warps * tile_bytes : 0;
 }
 
@@ -182,7 +182,7 @@ static bool grid_of_fused(const cuda_engine *engine, const bp_logits_work *logit
     static const uint32_t sizes[] = {128, 256, 512};
     const uint64_t tiles = blocks_for(logits->columns, BP_TILE_COLUMNS);
     const uint32_t tile_bytes = BP_TILE_COLUMNS * bp_dtype_bits((bp_dtype)logits->dtype) / 8;
-    if (tiles > MOST_FUSED_TILES)
+    if (tiles > MAX_FUSED_TILES)
         return false;
     grid->shared_bytes = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -207,7 +207,7 @@ static bp_status launch_fused(bp_engine *base, const bp_fused_work *work, bp_str
     const bp_cuda_kernel *kernel =
         engine->fused[dtype_place(logits->dtype)][dtype_place(gradient->out_dtype)][one > other ? one : other];
     const uint64_t rows = cuda_rows_of(&forward->tokens);
-    bp_cuda_grid grid = {.blocks = {rows < MOST_BLOCKS ? (uint32_t)rows : MOST_BLOCKS, 1, 1}, .threads = {0, 1, 1}};
+    bp_cuda_grid grid = {.blocks = {rows < MAX_BLOCKS ? (uint32_t)rows : MAX_BLOCKS, 1, 1}, .threads = {0, 1, 1}};
     if (kernel == NULL || !is_aligned(logits->data, logits->batch_stride, logits->stride, logits->dtype) ||
         !is_aligned(gradient->out, gradient->out_batch_stride, gradient->out_stride, gradient->out_dtype) ||
         !grid_of_fused(engine, logits, &grid)) {
@@ -371,10 +371,10 @@ static bp_status cuda_engine_find_kernels(cuda_engine *engine)
 bp_status bp_engine_create_cuda(bp_device *device, bp_engine **engine)
 {
     const bp_cuda_info *info = bp_cuda_get_info(device);
-    if (info->compute_major < LEAST_MAJOR)
+    if (info->compute_major < MIN_MAJOR)
         return bp_fail(BP_ERR_UNSUPPORTED,
                        "%s has compute capability %d.%d; log-probability kernels need %d.0 or later", info->name,
-                       info->compute_major, info->compute_minor, LEAST_MAJOR);
+                       info->compute_major, info->compute_minor, MIN_MAJOR);
     cuda_engine *made = calloc(1, sizeof *made);
     if (made == NULL)
         return bp_fail_memory(sizeof *made);
@@ -448,5 +448,5 @@ bp_status bp_cuda_rows_copy(const bp_cuda_rows *rows, const bp_matrix *from, con
     const bp_cuda_kernel *kernel = from->dtype == BP_DTYPE_FP32 ? rows->same_32 : rows->same_16;
     if (from->dtype != to->dtype)
         kernel = to->dtype == BP_DTYPE_BF16 ? rows->to_bf16 : rows->to_fp16;
-    return launch_kernel(kernel, bp_least_u64(count, MOST_ROW_BLOCKS), 1, THREADS, &work, stream);
+    return launch_kernel(kernel, bp_min_u64(count, MAX_ROW_BLOCKS), 1, THREADS, &work, stream);
 }

@@ -129,7 +129,7 @@ template <class X, form FORM> BP_DEVICE void make_forward(const bp_forward_work 
         const float scale = checked_scale_of(work.tokens, at);
         sums all = no_sums();
         for (uint32_t begin = 0; begin < tiles; begin += BP_TILES_KEPT) {
-            const uint32_t count = least(tiles - begin, BP_TILES_KEPT);
+            const uint32_t count = min(tiles - begin, BP_TILES_KEPT);
             for (uint32_t i = warp; i < count; i += warps) {
                 const uint32_t first = (begin + i) * BP_TILE_COLUMNS;
                 tile_words<X> tile;

@@ -277,7 +277,7 @@ BP_DEVICE gradient_row row_at(const bp_tokens_work &tokens, const bp_logits_work
     constexpr uint32_t out_bytes = 4 * piece<X, Y>::out_words, in_bytes = 4 * piece<X, Y>::in_words;
     const uint32_t columns = column_count(logits);
     const char *in = row_of<X>(logits, at);
-    const uint32_t head = least((out_bytes - misalignment(out, out_bytes)) % out_bytes / Y::bytes, columns);
+    const uint32_t head = min((out_bytes - misalignment(out, out_bytes)) % out_bytes / Y::bytes, columns);
     const char *body = in + head * X::bytes;
     return {is_masked(tokens, at),
             in,
@@ -344,7 +344,7 @@ template <class X, class Y, form FORM> BP_DEVICE void make_gradient(const bp_gra
         const row_state state = saved_state<FORM>(work, at, row.masked);
         target_element target = {UINT32_MAX, 0};
         if (!row.masked) {
-            const uint32_t reached = least(row.head + end * BP_PIECE_COLUMNS, column_count(work.logits));
+            const uint32_t reached = min(row.head + end * BP_PIECE_COLUMNS, column_count(work.logits));
             target = target_of_thread<X>(work.tokens, work.logits, at, row.in,
                                          blockIdx.y == 0 ? 0 : row.head + begin * BP_PIECE_COLUMNS, reached);
             if (work.out == work.logits.data)

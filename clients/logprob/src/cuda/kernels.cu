@@ -10,7 +10,7 @@ static_assert(sizeof(bp_sums_work) <= 4096, "a group of sequences is too large f
 static_assert(sizeof(bp_seed_work) <= 4096, "a group of sequences is too large for a kernel's argument");
 
 /* The general form has more to keep in registers, and one block less. `blocks`: on a multiprocessor. */
-#define FORMS(blocks, ...) FORMS_OF(BP_MOST_THREADS, blocks, __VA_ARGS__)
+#define FORMS(blocks, ...) FORMS_OF(BP_MAX_THREADS, blocks, __VA_ARGS__)
 #define FUSED(x, y) FORMS_OF(BP_FUSED_THREADS, 2, bp_fused_##x##_##y, bp_fused_work, make_fused, device::x, device::y)
 
 #define FORMS_OF(threads, blocks, name, work_type, function, ...)                                                      \

@@ -11,7 +11,7 @@ namespace device
 
 /* Independent of element order: reads aligned vectors, and the ends of a row element by element. */
 struct range {
-    float least, largest;
+    float min, largest;
 };
 
 BP_DEVICE range no_range()
@@ -21,18 +21,18 @@ BP_DEVICE range no_range()
 
 BP_DEVICE range united(const range &a, const range &b)
 {
-    return {min_nan(a.least, b.least), max_nan(a.largest, b.largest)};
+    return {min_nan(a.min, b.min), max_nan(a.largest, b.largest)};
 }
 
 /* Range of four words in parallel, and of the elements of a word. */
 template <class X> struct word_range {
-    uint32_t least[4], largest[4];
+    uint32_t min[4], largest[4];
 
     BP_DEVICE void add(word_range &all, const uint32_t (&words)[4])
     {
         BP_UNROLL
         for (int k = 0; k < 4; k++) {
-            all.least[k] = X::smaller(all.least[k], words[k]);
+            all.min[k] = X::smaller(all.min[k], words[k]);
             all.largest[k] = X::larger(all.largest[k], words[k]);
         }
     }
@@ -42,12 +42,12 @@ template <class X> struct word_range {
         range r = no_range();
         BP_UNROLL
         for (int k = 0; k < 4; k++) {
-            float least[X::in_word], largest[X::in_word];
-            X::widen(all.least[k], least);
+            float min[X::in_word], largest[X::in_word];
+            X::widen(all.min[k], min);
             X::widen(all.largest[k], largest);
             BP_UNROLL
             for (int i = 0; i < static_cast<int>(X::in_word); i++)
-                r = united(r, {least[i], largest[i]});
+                r = united(r, {min[i], largest[i]});
         }
         return r;
     }
@@ -61,7 +61,7 @@ template <class X> BP_DEVICE range range_of_vectors(const char *vectors, uint32_
     word_range<X> all;
     BP_UNROLL
     for (int k = 0; k < 4; k++) {
-        all.least[k] = X::highest;
+        all.min[k] = X::highest;
         all.largest[k] = X::lowest;
     }
     uint32_t i = first;
@@ -87,7 +87,7 @@ template <class X> BP_DEVICE range range_of_vectors(const char *vectors, uint32_
 template <class X> BP_DEVICE range range_of_thread(const char *row, uint32_t columns)
 {
     const uint32_t width = 4 * X::in_word, thread = threadIdx.x;
-    const uint32_t before = least(columns, (16 - misalignment(row, 16)) % 16 / X::bytes);
+    const uint32_t before = min(columns, (16 - misalignment(row, 16)) % 16 / X::bytes);
     const uint32_t vectors = (columns - before) / width, behind = before + vectors * width;
     range r = range_of_vectors<X>(row + before * X::bytes, vectors, thread, blockDim.x);
     if (thread < before) {
@@ -105,21 +105,21 @@ BP_DEVICE range range_of_warp(range r)
 {
     BP_UNROLL
     for (uint32_t distance = BP_LANES / 2; distance > 0; distance /= 2)
-        r = united(r, {shuffle_xor(r.least, distance), shuffle_xor(r.largest, distance)});
+        r = united(r, {shuffle_xor(r.min, distance), shuffle_xor(r.largest, distance)});
     return r;
 }
 
 BP_DEVICE void write_range(const bp_range_work &work, const place &at, const range &r)
 {
-    if (work.least != nullptr)
-        work.least[offset_of(at, work.least_batch_stride, work.least_stride)] = r.least;
+    if (work.min != nullptr)
+        work.min[offset_of(at, work.min_batch_stride, work.min_stride)] = r.min;
     if (work.largest != nullptr)
         work.largest[offset_of(at, work.largest_batch_stride, work.largest_stride)] = r.largest;
 }
 
 template <class X> BP_DEVICE void make_ranges(const bp_range_work &work)
 {
-    BP_SHARED(range, kept, BP_MOST_THREADS / BP_LANES);
+    BP_SHARED(range, kept, BP_MAX_THREADS / BP_LANES);
     for (uint64_t token = blockIdx.x; token < token_count(work.tokens); token += gridDim.x) {
         const place at = place_of(work.tokens, token);
         if (is_masked(work.tokens, at)) {

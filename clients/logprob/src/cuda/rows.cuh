@@ -239,7 +239,7 @@ template <form FORM> BP_DEVICE changed changed_by(const bp_logits_work &logits, 
 
 /* ---- vectors: the columns that a thread loads or stores at once ------------------------------------------------------ */
 
-BP_DEVICE uint32_t least(uint32_t a, uint32_t b)
+BP_DEVICE uint32_t min(uint32_t a, uint32_t b)
 {
     return a < b ? a : b;
 }

@@ -44,11 +44,11 @@ INLINE vec v_round(vec a)
 }
 
 /* a 2^n for integer n, through the exponent, so the result must be normal; 0 where `t` is below `least` (NaN is not). */
-INLINE vec v_scale(vec a, vec n, vec t, vec least)
+INLINE vec v_scale(vec a, vec n, vec t, vec min)
 {
     __m256i power = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
     vec scaled = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), power));
-    return _mm256_and_ps(_mm256_cmp_ps(t, least, _CMP_NLT_UQ), scaled);
+    return _mm256_and_ps(_mm256_cmp_ps(t, min, _CMP_NLT_UQ), scaled);
 }
 
 INLINE float v_max_of(vec a)

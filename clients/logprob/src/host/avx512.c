@@ -43,9 +43,9 @@ INLINE vec v_round(vec a)
 }
 
 /* a 2^n for integer n; 0 where `t` is below `least` (NaN is not). */
-INLINE vec v_scale(vec a, vec n, vec t, vec least)
+INLINE vec v_scale(vec a, vec n, vec t, vec min)
 {
-    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(t, least, _CMP_NLT_UQ), a, n);
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(t, min, _CMP_NLT_UQ), a, n);
 }
 
 INLINE float v_max_of(vec a)

@@ -39,7 +39,7 @@ static void sum_divergence(const divergence_job *job, uint64_t token, double *of
     bp_tile tiles[2];
     *of_reference = *of_logits = 0;
     for (uint64_t first = 0; first < work->logits.columns; first += BP_TILE_COLUMNS) {
-        const uint32_t columns = (uint32_t)bp_least_u64(BP_TILE_COLUMNS, work->logits.columns - first);
+        const uint32_t columns = (uint32_t)bp_min_u64(BP_TILE_COLUMNS, work->logits.columns - first);
         bp_divergence_sums sums;
         job->team->kernels->divergence(bp_prepare(job->team, &work->logits, row, first, columns, &tiles[0]),
                                        bp_prepare(job->team, &work->reference, reference, first, columns, &tiles[1]),
@@ -110,7 +110,7 @@ static void differentiate_row_divergence(const divergence_gradient_job *job, uin
     values.kept = work->kept[token];
     bp_tile tiles[2], gradient;
     for (uint64_t first = 0; first < work->logits.columns; first += BP_TILE_COLUMNS) {
-        const uint32_t columns = (uint32_t)bp_least_u64(BP_TILE_COLUMNS, work->logits.columns - first);
+        const uint32_t columns = (uint32_t)bp_min_u64(BP_TILE_COLUMNS, work->logits.columns - first);
         const float *x = bp_prepare(job->team, &work->logits, row, first, columns, &tiles[0]);
         const float *y = bp_prepare(job->team, &work->reference, reference, first, columns, &tiles[1]);
         kernels->divergence_gradient(x, y, columns, &values, gradient.values);

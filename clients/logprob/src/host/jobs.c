@@ -11,7 +11,7 @@
 
 /* ---- threads ----------------------------------------------------------------------------------------------------- */
 
-#define MOST_THREADS 1024u
+#define MAX_THREADS 1024u
 
 /* The OpenMP runtime of the process, so that its threads are shared with other users, PyTorch among them; else GCC's. LLVM's and Intel's have
  * GCC's functions, too. `parallel` runs a function on each thread of a team. NULL: without a runtime there is one thread. */
@@ -60,9 +60,9 @@ uint32_t bp_host_threads(uint32_t wanted)
 
 bp_status bp_host_team_init(uint32_t threads, uint32_t kernels, uint64_t columns, bp_host_team *team)
 {
-    if (threads > MOST_THREADS)
+    if (threads > MAX_THREADS)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%u threads for host kernels exceed the limit of %u", threads,
-                       MOST_THREADS);
+                       MAX_THREADS);
     uint64_t tiles = columns / BP_TILE_COLUMNS + 1;
     bp_partial *memory = calloc(tiles, sizeof *memory);
     if (memory == NULL)
@@ -95,7 +95,7 @@ static void take_pieces(void *data)
         const uint64_t i = atomic_fetch_add_explicit(&d->next, 1, memory_order_relaxed);
         if (i >= d->pieces)
             return;
-        d->run(d->job, i * d->piece, bp_least_u64((i + 1) * d->piece, d->count));
+        d->run(d->job, i * d->piece, bp_min_u64((i + 1) * d->piece, d->count));
     }
 }
 
@@ -156,7 +156,7 @@ static void reduce_tile(const forward_job *job, const char *row, float scale, ui
     const bp_logits_work *logits = &job->work->logits;
     const bp_host_kernels *kernels = job->team->kernels;
     const uint64_t first = tile * BP_TILE_COLUMNS;
-    const uint32_t columns = (uint32_t)bp_least_u64(BP_TILE_COLUMNS, logits->columns - first);
+    const uint32_t columns = (uint32_t)bp_min_u64(BP_TILE_COLUMNS, logits->columns - first);
     if (job->prepares) {
         bp_tile prepared;
         kernels->tile[BP_ROW_FP32](bp_prepare(job->team, logits, row, first, columns, &prepared), columns, scale,
@@ -252,7 +252,7 @@ static void note_bad_target(const bp_results_work *results, const bp_tokens_work
     for (uint32_t k = tokens->targets; k-- > 0;) {
         const int64_t target = bp_token_target(tokens, token, k);
         if (bp_is_bad(tokens, target) || (k == 0 && lowest == UINT64_MAX))
-            lowest = bp_least_u64(lowest, bp_bad_target(results->first_token + token, target, tokens->vocab_first));
+            lowest = bp_min_u64(lowest, bp_bad_target(results->first_token + token, target, tokens->vocab_first));
     }
     uint64_t known = __atomic_load_n(tokens->bad, __ATOMIC_RELAXED);
     while (lowest < known &&
@@ -447,7 +447,7 @@ typedef struct gradient_job {
     const char *row; /* current row, when threads share it */
     char *out;
     bp_row_gradient values;
-    target_element targets[BP_MOST_TARGETS];
+    target_element targets[BP_MAX_TARGETS];
 } gradient_job;
 
 /* Sets the token's rows and values. Finishes a masked token and returns false. */
@@ -520,7 +520,7 @@ static void differentiate_prepared(const gradient_job *job, uint64_t begin, uint
     bp_tile prepared, gradient;
     values.streams = values.streams && logits->cap == 0;
     for (uint64_t first = begin; first < end; first += BP_TILE_COLUMNS) {
-        const uint32_t columns = (uint32_t)bp_least_u64(BP_TILE_COLUMNS, end - first);
+        const uint32_t columns = (uint32_t)bp_min_u64(BP_TILE_COLUMNS, end - first);
         const float *x = bp_prepare(job->team, logits, job->row, first, columns, &prepared);
         char *out = job->out + first * bytes;
         if (logits->cap == 0) {

@@ -9,47 +9,47 @@
 
 /* Maps bits to keys that compare as signed integers, and back: negative numbers have their other bits inverted. NaN sorts beyond the
  * infinities, and plain loops vectorize. */
-#define TURNED(bits, type, most) ((type)((bits) ^ (((bits) >> (sizeof(type) * 8 - 1)) & (most))))
+#define TURNED(bits, type, max) ((type)((bits) ^ (((bits) >> (sizeof(type) * 8 - 1)) & (max))))
 
-#define FIND(name, type, most)                                                                                         \
-    static void name(const type *bits, uint64_t count, type *least, type *largest)                                     \
+#define FIND(name, type, max)                                                                                          \
+    static void name(const type *bits, uint64_t count, type *min, type *largest)                                       \
     {                                                                                                                  \
-        type low = (most), high = (type)(-(most)-1);                                                                   \
+        type low = (max), high = (type)(-(max)-1);                                                                     \
         for (uint64_t i = 0; i < count; i++) {                                                                         \
-            const type key = TURNED(bits[i], type, most);                                                              \
+            const type key = TURNED(bits[i], type, max);                                                               \
             low = key < low ? key : low;                                                                               \
             high = key > high ? key : high;                                                                            \
         }                                                                                                              \
-        *least = low;                                                                                                  \
+        *min = low;                                                                                                    \
         *largest = high;                                                                                               \
     }
 FIND(find_16, int16_t, INT16_MAX)
 FIND(find_32, int32_t, INT32_MAX)
 
 typedef struct range {
-    float least, largest;
+    float min, largest;
 } range;
 
 static range range_of_32(const void *row, uint64_t columns)
 {
-    int32_t least, largest;
-    find_32(row, columns, &least, &largest);
-    if (largest > FP32_INFINITY || least < ~FP32_INFINITY)
+    int32_t min, largest;
+    find_32(row, columns, &min, &largest);
+    if (largest > FP32_INFINITY || min < ~FP32_INFINITY)
         return (range){NAN, NAN};
-    return (range){bp_fp32_of_bits((uint32_t)TURNED(least, int32_t, INT32_MAX)),
+    return (range){bp_fp32_of_bits((uint32_t)TURNED(min, int32_t, INT32_MAX)),
                    bp_fp32_of_bits((uint32_t)TURNED(largest, int32_t, INT32_MAX))};
 }
 
 static range range_of_16(int dtype, const void *row, uint64_t columns)
 {
     const int16_t infinity = dtype == BP_ROW_BF16 ? BF16_INFINITY : FP16_INFINITY;
-    int16_t least, largest;
-    find_16(row, columns, &least, &largest);
-    if (largest > infinity || least < ~infinity)
+    int16_t min, largest;
+    find_16(row, columns, &min, &largest);
+    if (largest > infinity || min < ~infinity)
         return (range){NAN, NAN};
-    least = TURNED(least, int16_t, INT16_MAX);
+    min = TURNED(min, int16_t, INT16_MAX);
     largest = TURNED(largest, int16_t, INT16_MAX);
-    return (range){bp_row_value(dtype, &least, 0), bp_row_value(dtype, &largest, 0)};
+    return (range){bp_row_value(dtype, &min, 0), bp_row_value(dtype, &largest, 0)};
 }
 
 static void range_rows(const void *context, uint64_t begin, uint64_t end)
@@ -63,9 +63,9 @@ static void range_rows(const void *context, uint64_t begin, uint64_t end)
         if (!bp_token_is_masked(tokens, token))
             found = dtype == BP_ROW_FP32 ? range_of_32(row, work->logits.columns)
                                          : range_of_16(dtype, row, work->logits.columns);
-        const bp_output_work least = {work->least, work->least_batch_stride, work->least_stride, 0};
+        const bp_output_work min = {work->min, work->min_batch_stride, work->min_stride, 0};
         const bp_output_work largest = {work->largest, work->largest_batch_stride, work->largest_stride, 0};
-        bp_put_output(&least, tokens, token, 0, found.least);
+        bp_put_output(&min, tokens, token, 0, found.min);
         bp_put_output(&largest, tokens, token, 0, found.largest);
     }
 }

@@ -20,11 +20,11 @@ static uint64_t run_at(const bp_sequence_group *group, bp_cp_order from, bp_cp_o
     const uint64_t chunk = padded / (2 * (uint64_t)group->ranks), ahead = shift != BP_CP_KEEP;
     uint64_t end = to == BP_CP_PACKED ? length : padded;
     if (is_in_chunks(group, to))
-        end = bp_least_u64(end, (offset / chunk + 1) * chunk);
+        end = bp_min_u64(end, (offset / chunk + 1) * chunk);
     if (is_in_chunks(group, from))
-        end = bp_least_u64(end, ((offset + ahead) / chunk + 1) * chunk - ahead);
+        end = bp_min_u64(end, ((offset + ahead) / chunk + 1) * chunk - ahead);
     if (offset < length) /* shifted: the last token has no next, or the first no previous one */
-        end = bp_least_u64(end, offset + ahead == length ? length : length - ahead);
+        end = bp_min_u64(end, offset + ahead == length ? length : length - ahead);
     return end - offset;
 }
 
@@ -32,7 +32,7 @@ static uint64_t run_at(const bp_sequence_group *group, bp_cp_order from, bp_cp_o
 static uint64_t data_of_run(const bp_sequence_group *group, const bp_token_place *place, uint64_t run)
 {
     const uint64_t length = bp_sequence_length(group, place->sequence);
-    return bp_is_data(group, place) ? bp_least_u64(run, length - place->offset) : 0;
+    return bp_is_data(group, place) ? bp_min_u64(run, length - place->offset) : 0;
 }
 
 /* ---- rearranging ------------------------------------------------------------------------------------------------- */
@@ -69,7 +69,7 @@ static void copy_places(const void *context, uint64_t begin, uint64_t end)
     uint64_t run;
     for (uint64_t i = begin; i < end; i += run) {
         const bp_token_place place = bp_place_at(&work->group, to, i);
-        run = bp_least_u64(run_at(&work->group, from, to, shift, &place), end - i);
+        run = bp_min_u64(run_at(&work->group, from, to, shift, &place), end - i);
         const uint64_t source = bp_source_of(&work->group, from, shift, &place);
         char *to_run = (char *)work->to + (int64_t)place.position * work->to_stride;
         if (source == BP_NOWHERE) /* there may be no source memory */
@@ -143,7 +143,7 @@ static void seed_places(const void *context, uint64_t begin, uint64_t end)
     uint64_t run;
     for (uint64_t i = begin; i < end; i += run) {
         const bp_token_place place = bp_place_at(group, BP_CP_LOCAL, i);
-        run = bp_least_u64(run_at(group, BP_CP_LOCAL, BP_CP_LOCAL, BP_CP_KEEP, &place), end - i);
+        run = bp_min_u64(run_at(group, BP_CP_LOCAL, BP_CP_LOCAL, BP_CP_KEEP, &place), end - i);
         const uint64_t data = data_of_run(group, &place, run);
         for (uint64_t k = 0; k < run; k++) {
             const int64_t at = (int64_t)(place.position + k);

@@ -22,9 +22,9 @@ INLINE quad q_by_sign(quad x, vec more, vec less)
  * of 1 + u made good; q of minimal relative error, 3.3e-7. For u in (-1, 1]. */
 INLINE vec log1p_of(vec u)
 {
-    const mask least = (mask)v_set(0.70710678f);
+    const mask min = (mask)v_set(0.70710678f);
     vec a = u + 1, rest = u - (a - 1);
-    mask exponent = ((mask)a - least) >> 23;
+    mask exponent = ((mask)a - min) >> 23;
     vec k = __builtin_convertvector(exponent, vec), f = ((vec)((mask)a - (exponent << 23)) - 1) + rest;
     vec s = f / (f + 2), z = s * s;
     vec q = v_fma(v_fma(z, v_set(0x1.2f0b5cp-2f), v_set(0x1.997b3ap-2f)), z, v_set(0x1.55555cp-1f));

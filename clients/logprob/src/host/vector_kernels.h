@@ -197,9 +197,9 @@ INLINE quad power_of_term(quad f)
 /* 2^n a; 0 where t, whose integer part is n, is below the smallest normal exponent; NaN stays NaN. */
 INLINE quad q_scale(quad a, quad n, quad t)
 {
-    vec least = v_set(-126);
-    return (quad){v_scale(a.a, n.a, t.a, least), v_scale(a.b, n.b, t.b, least), v_scale(a.c, n.c, t.c, least),
-                  v_scale(a.d, n.d, t.d, least)};
+    vec min = v_set(-126);
+    return (quad){v_scale(a.a, n.a, t.a, min), v_scale(a.b, n.b, t.b, min), v_scale(a.c, n.c, t.c, min),
+                  v_scale(a.d, n.d, t.d, min)};
 }
 
 /* exp(x scale) as 2^n 2^f with integer n. */

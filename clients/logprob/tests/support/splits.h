@@ -28,7 +28,7 @@ typedef struct token {
     uint64_t offset;
 } token;
 
-/* Lists all places of an order; returns their number. `tokens` has MOST_TOKENS entries. */
+/* Lists all places of an order; returns their number. `tokens` has MAX_TOKENS entries. */
 uint32_t list_order(const split_batch *b, bp_cp_order order, token *tokens);
 bool is_padding(const split_batch *b, token t);
 

@@ -1,7 +1,7 @@
-/* Time-outs of collective status agreements: the configured value, a clock, and the error that names the missing ranks. Inline, because
+/* Time-outs of collective status agreements: the configured value, and the error that names the missing ranks. Inline, because
  * the MPI library uses it too. */
-#ifndef BP_CORE_TIMEOUT_H
-#define BP_CORE_TIMEOUT_H
+#ifndef BP_COMMS_TIMEOUT_H
+#define BP_COMMS_TIMEOUT_H
 
 #include <bucketpool/comm.h>
 #include <bucketpool/core/fail.h>
@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define BP_TIMEOUT_VARIABLE "BUCKETPOOL_COMM_TIMEOUT"
 
@@ -30,27 +29,6 @@ static inline bp_status bp_timeout_choose(uint32_t given, uint64_t *timeout_ms)
                        variable);
     *timeout_ms = (uint64_t)seconds * 1000;
     return BP_OK;
-}
-
-/* A clock that fails (seccomp) stands still at 0. */
-static inline uint64_t bp_clock_of(clockid_t clock)
-{
-    struct timespec now = {0};
-    if (clock_gettime(clock, &now) != 0)
-        return 0;
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
-/* Steps of the wall clock do not change it. */
-static inline uint64_t bp_clock_ns(void)
-{
-    return bp_clock_of(CLOCK_MONOTONIC);
-}
-
-/* Also right where the sum that made the deadline has wrapped. */
-static inline bool bp_is_past(uint64_t deadline_ns)
-{
-    return (int64_t)(bp_clock_ns() - deadline_ns) > 0;
 }
 
 /* A list of ranks for a message: "2, 5, 6". Only the first few are named. */
