@@ -28,7 +28,7 @@ PYTHON = os.path.join(VENV, "bin", "python")
 LOG = os.path.join(BUILDS, "torch.log")
 TESTS = os.path.join("python", "tests", "torch")
 PEERS = os.path.join("python", "tests", "peers", "run.py")
-MOST_SECONDS = 1800  # of the tests
+MAX_SECONDS = 1800  # of the tests
 
 # Built for CUDA 13. Of the rest of its requirements what is imported here: no Triton, no cuda-bindings.
 TORCH = f"torch=={RELEASE}"
@@ -245,9 +245,9 @@ def test(options):
     process = subprocess.Popen([PYTHON, "-m", "pytest", TESTS, "-q", "-rs", "-p", "no:cacheprovider", *steady, "--junitxml", report, *options],
                                env=variables, start_new_session=True)
     try:
-        code = process.wait(timeout=MOST_SECONDS)
+        code = process.wait(timeout=MAX_SECONDS)
     except subprocess.TimeoutExpired:
-        say(f"torch: the tests take more than {MOST_SECONDS} s")
+        say(f"torch: the tests take more than {MAX_SECONDS} s")
         os.killpg(process.pid, signal.SIGKILL)
         code = process.wait()
     counts = {"passed": 0, "failed": 0, "skipped": 0}

@@ -14,7 +14,7 @@ import typing
 
 PREPARATIONS = ("build", "PyTorch")  # parts that others need
 RESERVE_SECONDS = 4  # of the budget: to end a part and write
-LEAST_SECONDS = 3  # a part that would get less is not started
+MIN_SECONDS = 3  # a part that would get less is not started
 
 
 class Stopped(Exception):
@@ -119,7 +119,7 @@ class Run:
         for part in self._protected(parts):
             if self.stopped:
                 self._record(Running(self, part), "not run", self.stopped)
-            elif self.left() < LEAST_SECONDS:
+            elif self.left() < MIN_SECONDS:
                 self._record(Running(self, part), "not run", "the time of the run was used up")
             else:
                 self._one(part)

@@ -68,7 +68,7 @@ static outcome claim_again(acquiring *a, bp_entry *r, uint32_t id, uint64_t foun
     return MAX_STREAMS;
 }
 
-/* Claims the word of a free request that the stream may acquire, and with it a segment of its own. */
+/* Claims the word of a free request that the stream may acquire, and its first segment, which shares the word. */
 BP_HOT bool claim_free(bp_pool *pool, uint32_t id, const bp_stream *stream, uint64_t *found)
 {
     const bp_entry *r = &pool->entries[id];
@@ -258,7 +258,7 @@ static bp_status explain(const acquiring *a, outcome o)
     }
 }
 
-/* What the plan does not foresee: further references, other places, waits, observers, dynamic memory, refusals. The first `claimed` requests
+/* Serves what the plan does not foresee: further references, other places, waits, observers, dynamic memory, refusals. The first `claimed` requests
  * are claimed. `acquired` NULL: the requests must be acquired. */
 BP_SLOW bp_status acquire_slowly(bp_pool *pool, const uint32_t *ids, size_t count, size_t claimed, bp_stream *stream,
                                  void **addresses, int *acquired)

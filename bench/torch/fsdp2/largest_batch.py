@@ -12,7 +12,7 @@ import time
 
 import options as settings
 
-LEAST_SECONDS = 2  # per try
+MIN_SECONDS = 2  # per try
 SIZES = (("sequence", 2048, 256), ("steps", 3, 2), ("limit_mib", 16384, 64), ("start", 16, 8), ("resolution", 1, 4))
 
 
@@ -78,7 +78,7 @@ def main():
     def try_batch(batch):
         nonlocal longest
         left = options.seconds - (time.monotonic() - begin)
-        if left < max(LEAST_SECONDS, longest):
+        if left < max(MIN_SECONDS, longest):
             return None
         error, result, took = attempt(tried, options, batch, seconds=left)
         longest = max(longest, took)

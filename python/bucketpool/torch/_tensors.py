@@ -212,9 +212,9 @@ def check_target(target: Any, shape: torch.Size, device: torch.device) -> int:
     if several and (target.dim() != len(shape) + 1 or target.shape[:-1] != shape):
         raise InvalidArgument(f"targets: shape {list(target.shape)} for tokens {list(shape)}; pass one for each token, "
                               "or a last dimension of several")
-    if several and not 1 <= target.shape[-1] <= _abi.BP_LOGPROB_MOST_TARGETS:
+    if several and not 1 <= target.shape[-1] <= _abi.BP_LOGPROB_MAX_TARGETS:
         raise InvalidArgument(f"targets: {target.shape[-1]} for each token; pass 1 to "
-                              f"{_abi.BP_LOGPROB_MOST_TARGETS}")
+                              f"{_abi.BP_LOGPROB_MAX_TARGETS}")
     if target.device != device:
         raise InvalidArgument(f"targets: on {target.device}, but logits or hidden states are on {device}; move them")
     if type(target) is not torch.Tensor:

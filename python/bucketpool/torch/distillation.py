@@ -402,8 +402,8 @@ def _topk(logits: Any, k: Any, asked: Asked) -> Tuple[torch.Tensor, torch.Tensor
 
 def _count(k: Any) -> int:
     count = integer("k", k)
-    if count is None or not 1 <= count <= _abi.BP_LOGPROB_MOST_TARGETS:
-        raise InvalidArgument(f"k: {count}; expected a number in [1, {_abi.BP_LOGPROB_MOST_TARGETS}]")
+    if count is None or not 1 <= count <= _abi.BP_LOGPROB_MAX_TARGETS:
+        raise InvalidArgument(f"k: {count}; expected a number in [1, {_abi.BP_LOGPROB_MAX_TARGETS}]")
     return count
 
 

@@ -10,8 +10,8 @@ from ..plan import Plan
 from ..pool import Pool
 from .timeline import Planned, Timeline
 
-_MOST_EVENTS = 1 << 17
-_MOST_REPLANS = 16  # a module that differs after that gets plain memory
+_MAX_EVENTS = 1 << 17
+_MAX_REPLANS = 16  # a module that differs after that gets plain memory
 
 
 class Replanner:
@@ -54,7 +54,7 @@ class Replanner:
     def begins(self, unit: str, phase: str) -> bool:
         """True if this request, made while no buffer is in use, begins a pass."""
         self._first = self._first or unit
-        return bool(self._events) and ((unit == self._first and phase == "forward") or len(self._events) > _MOST_EVENTS)
+        return bool(self._events) and ((unit == self._first and phase == "forward") or len(self._events) > _MAX_EVENTS)
 
     def asked(self, buffer: object, unit: str, role: str, phase: str, numel: int, dtype: torch.dtype) -> None:
         self.log((buffer, unit, role, phase, numel, dtype))
@@ -80,7 +80,7 @@ class Replanner:
             self._replan(take, leave)
         self._events.clear()
         self._differs = ""
-        self.recording = self.recording and len(self.replans) < _MOST_REPLANS
+        self.recording = self.recording and len(self.replans) < _MAX_REPLANS
 
     def _timeline(self) -> Timeline:
         """The timeline of the pass. Raises ScheduleError (one buffer with several dtypes)."""

@@ -22,8 +22,8 @@ from ..timeline import Planned
 from .passes import Buffer, Passes, Request, place_of
 
 KNOWN_VERSIONS = ("0.19", )
-_MOST_REPLANS = 16  # an engine that differs after that keeps its plan
-_MOST_RECORDED = 8  # passes before the first plan
+_MAX_REPLANS = 16  # an engine that differs after that keeps its plan
+_MAX_RECORDED = 8  # passes before the first plan
 _STAGE3 = "_DeepSpeedZeroOptimizer_Stage3__"
 _ADD, _REDUCE, _SCATTER = (_STAGE3 + name for name in ("add_grad_to_ipg_bucket", "reduce_and_partition_ipg_grads",
                                                        "avg_scatter_grads"))
@@ -326,10 +326,10 @@ class Attachment:
             # DeepSpeed gathers persistent parameters with others in its first passes, and evaluation may end early.
             self._recorded += 1
             settled = complete and not self._persistent and (self._passes.gradients or self._optimizer is None)
-            if settled or self._recorded == _MOST_RECORDED:
+            if settled or self._recorded == _MAX_RECORDED:
                 self._passes.record()
                 self._take(*self._planned())
-        elif self._differs and self.on_mismatch == "replan" and len(self.replans) < _MOST_REPLANS:
+        elif self._differs and self.on_mismatch == "replan" and len(self.replans) < _MAX_REPLANS:
             self._replan()
         self._passes.next(torch.is_grad_enabled())
         self._differs, self._persistent = "", False

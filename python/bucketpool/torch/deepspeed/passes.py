@@ -8,7 +8,7 @@ from ...device import Stream
 from ...pool import Prepared
 from ..timeline import Planned, Size, Slot, Timeline
 
-_MOST_EVENTS = 1 << 17
+_MAX_EVENTS = 1 << 17
 
 
 class Request:
@@ -90,7 +90,7 @@ class Passes:
 
     def overflow(self) -> None:
         """Forgets a pass that does not end, because somebody keeps parameters."""
-        if len(self._events) > _MOST_EVENTS:
+        if len(self._events) > _MAX_EVENTS:
             self._events.clear()
 
     def record(self) -> bool:
