@@ -1,6 +1,6 @@
 """Registers, spills, shared memory, occupancy and traffic of the CUDA kernels, from nvcc: python3 scripts/gpu/kernels.py
 
-Needs nvcc, no GPU. --write fills the table of docs/internals/gpu.md. A kernel that spills registers is an error."""
+Needs nvcc, no GPU. --write makes bench/results/kernels.md. A kernel that spills registers is an error."""
 
 import argparse
 import os
@@ -10,8 +10,13 @@ import subprocess
 import sys
 import tempfile
 
-PAGE = os.path.join("docs", "internals", "gpu.md")
-BEGIN, END = "<!-- kernels: scripts/gpu/kernels.py -->\n", "<!-- end of kernels -->\n"
+PAGE = os.path.join("bench", "results", "kernels.md")
+HEAD = """# Kernels of log-probabilities
+
+Made by `python3 scripts/gpu/kernels.py --write`. Bytes a logit are read + written; a form with the gradient in the logits' memory moves the
+same. Divergences read two logits for each column. Warps are those that fit on a multiprocessor by registers.
+
+"""
 SOURCE = os.path.join("clients", "logprob", "src", "cuda", "kernels.cu")
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 REGISTERS, WARPS, BLOCKS = 65536, 64, 32  # of a multiprocessor (CUDA programming guide, compute capabilities 8.0, 9.0, 10.0)
@@ -80,7 +85,7 @@ def table(of_architectures):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--architectures", default="80,90,100", help="compute capabilities, without the dot")
-    parser.add_argument("--write", action="store_true", help=f"fill the table of {PAGE}")
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE}")
     parser.add_argument("--source", help="folder of the project")
     options = parser.parse_args()
     if options.source:
@@ -93,10 +98,8 @@ def main():
     text = table(kernels)
     print(text, end="")
     if options.write:
-        with open(PAGE, encoding="utf-8") as file:
-            before, rest = file.read().split(BEGIN)
         with open(PAGE, "w", encoding="utf-8") as file:
-            file.write(before + BEGIN + text + END + rest.split(END)[1])
+            file.write(HEAD + text)
     spilling = [f"sm_{a}: {name}" for a, of in kernels.items() for name, k in of.items() if k["spills"] + k["stack"] > 0]
     if spilling:
         print(f"spills registers: {'; '.join(spilling)}", file=sys.stderr)

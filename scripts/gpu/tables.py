@@ -1,4 +1,4 @@
-"""Makes docs/internals/gpu_results.md from bench/results/*.json: python3 scripts/gpu/tables.py"""
+"""Makes bench/results/README.md from the results beside it: python3 scripts/gpu/tables.py"""
 
 import glob
 import json
@@ -7,11 +7,11 @@ import statistics
 
 from parts import PREPARATIONS
 
-PAGE = os.path.join("docs", "internals", "gpu_results.md")
+PAGE = os.path.join("bench", "results", "README.md")
 HEAD = """# Results on GPUs
 
-Made by `python3 scripts/gpu/tables.py` from `bench/results`; [runs on a GPU](gpu.md#figures) explains the figures. Shows the
-newest outcome of each part.
+Made by `python3 scripts/gpu/tables.py`; [runs on a GPU](../../docs/internals/gpu.md#figures) explains the
+figures. Shows the newest outcome of each part.
 
 """
 DECIDED = ("passed", "differs", "failed")
@@ -49,7 +49,7 @@ def table(columns, rows):
     return "\n".join(lines) + "\n"
 
 
-# Members of a row that are shown beside its time, and what they are called.
+# Members of a row that are shown beside its time, and their names.
 SHOWN = {"ranks": "ranks", "peak_torch_bytes": "PyTorch's peak", "peak_driver_bytes": "driver's peak",
          "used_bytes_of_the_training": "driver's peak", "pool_bytes": "pool", "torch_peak_reserved_bytes": "PyTorch reserved", "freed_bytes": "freed", "gib_per_s": "GiB/s", "tokens_per_s": "tokens/s",
          "largest_batch": "largest batch", "smallest_that_fails": "smallest that fails", "limit_bytes": "limit",

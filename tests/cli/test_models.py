@@ -151,11 +151,13 @@ class Bundled(Named):
         self.assertIn(", llama, ", text)
         with open(os.path.join(SOURCE, "docs", "reference", "models.md"), encoding="utf-8") as file:
             page = file.read()
-        types = re.findall(r"^\| (\w+) \| \d+ \|", page, re.MULTILINE)
+        with open(os.path.join(SOURCE, "examples", "README.md"), encoding="utf-8") as file:
+            sources = file.read()
+        types = re.findall(r"\w+", page.split("<!-- model types: begin -->\n")[1].split("\n\n")[0])
         listed = text[text.index("model_type"):].split("\n\n")[0].split(":\n")[1].replace("\n", " ").split(", ")
         self.assertEqual([word.strip(", ") for word in listed if word not in ("nemotron-nas", "minimax_m3")], types)
         for name, repository in re.findall(r"^(\S+) +(\S+/\S+) +[\d.]+ [BM]$", text, re.MULTILINE):
-            self.assertRegex(page, rf"(?m)^\| {re.escape(name)} \| {re.escape(repository)}[ |]")
+            self.assertRegex(sources, rf"(?m)^\| {re.escape(name)} \| {re.escape(repository)}[ |]")
             self.assertTrue(self.answered("plan", repository, "--policy", "max").startswith(repository.split("/")[1] + ": "))
 
     def test_own_folders(self):

@@ -252,8 +252,9 @@ class Report(Case):
     def documented(self):
         with open(os.path.join(ROOT, "docs", "reference", "formats.md"), encoding="utf-8") as file:
             section = file.read().split("\n## bucketpool.pack/1\n")[1].split("\n## ")[0]
-        whole, one = section.split("\nA file:\n")
-        return [set(re.findall(r"(?m)^\| `(\w+)` ", part)) for part in (whole, one)]
+        whole, one = section.split("\nMembers of a file:\n")
+        members = " ".join(re.findall(r"(?m)^- (.*?):", one))
+        return {"format", *re.findall(r"`(\w+)`", whole)}, set(re.findall(r"`(\w+)`", members))
 
     def test_members(self):
         paths = [self.write("x.csv", LAYERS), self.write("ring.csv", RING)]

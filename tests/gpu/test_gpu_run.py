@@ -220,7 +220,7 @@ sys.exit(1)
 
 
 class TablesTest(unittest.TestCase):
-    """docs/internals/gpu_results.md."""
+    """bench/results/README.md."""
 
     def test_page(self):
         with open(tables.PAGE, encoding="utf-8") as file:

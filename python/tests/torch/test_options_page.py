@@ -20,7 +20,7 @@ from megatron_fsdp.distributed_data_parallel_config import DistributedDataParall
 from torch.distributed import fsdp  # noqa: E402
 
 DOCS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "docs")
-COMMAND, C, PYTHON = 1, 2, 3
+COMMAND, PYTHON = 1, 2
 
 
 def read(name: str) -> str:
@@ -50,7 +50,7 @@ def cells(column: int) -> Iterator[str]:
     """The quoted values of a column of the tables."""
     for line in read(os.path.join("reference", "options.md")).splitlines():
         row = line.split("|")[1:-1]
-        if line.startswith("| ") and len(row) == 4 and not line.startswith("| option"):
+        if line.startswith("| ") and len(row) == 3 and not line.startswith("| option"):
             yield from quoted(row[column])
 
 
@@ -63,14 +63,14 @@ class Names(unittest.TestCase):
         self.assertEqual(found - known, set())
 
     def test_c(self) -> None:
-        """Fields and functions are those of the headers."""
-        functions = {name for library in _abi.FUNCTIONS.values() for name in library}
-        for name in set(cells(C)):
-            struct, _, field = name.partition(".")
-            if field:
-                self.assertIn(field, [each[0] for each in getattr(_abi, struct)._fields_], name)
-            else:
-                self.assertTrue(name in functions or hasattr(_abi, name), name)
+        """Arguments have the names of fields of the headers."""
+        structs = dict(re.findall(r"`([\w.]+)`\s(?:is\s)?`(bp_\w+)`", read(os.path.join("reference", "options.md"))))
+        self.assertEqual(len(structs), 6)
+        for text in set(cells(PYTHON)):
+            function, _, argument = text.partition("(")
+            if argument:
+                fields = [each[0] for each in getattr(_abi, structs[function])._fields_]
+                self.assertIn(argument.split("=")[0], fields, text)
 
     def test_python(self) -> None:
         """Arguments are those of the package."""
