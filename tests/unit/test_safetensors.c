@@ -118,7 +118,8 @@ static void test_offsets(void **state)
     assert_fails(parse_header(ONE("\"F32\"", "[3]", "[0, 12, 13]"), 12), BP_ERR_FORMAT, "$.w.data_offsets", "two", "3");
     assert_fails(parse_header(ONE("\"F32\"", "[3]", "[12, 0]"), 12), BP_ERR_FORMAT, "$.w.data_offsets", "begins at 12");
     assert_fails(parse_header(ONE("\"F32\"", "[3]", "[0, 8]"), 12), BP_ERR_FORMAT, "8 bytes", "need 12");
-    assert_fails(parse_header(ONE("\"F32\"", "[3]", "[0, 12]"), 11), BP_ERR_FORMAT, "byte 12 of 11");
+    assert_fails(parse_header(ONE("\"F32\"", "[3]", "[0, 12]"), 11), BP_ERR_FORMAT,
+                 "ends at byte 12 of the data, which has 11 bytes; the file is truncated");
     assert_fails(parse_header(ONE("\"F32\"", "[3]", "[0, 12]"), 15), BP_ERR_FORMAT, "3 bytes behind");
     assert_fails(parse_header(ONE("\"F32\"", "[3]", "[4, 16]"), 16), BP_ERR_FORMAT, "bytes 0 to 4", "\"w\"");
     assert_fails(parse_header(ONE("\"F32\"", "[3]", "[-4, 8]"), 16), BP_ERR_FORMAT, "$.w.data_offsets[0]", "got -4");

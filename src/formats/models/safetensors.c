@@ -322,7 +322,7 @@ static bp_status read_offsets(const bp_json_at *entry, uint64_t bytes, uint64_t 
         return bp_json_fail(&at, "begins at %llu, behind its end %llu", (unsigned long long)place->begin,
                             (unsigned long long)place->end);
     if (place->end > data_bytes)
-        return bp_json_fail(&at, "ends at byte %llu of %llu that the file has; is it cut?",
+        return bp_json_fail(&at, "ends at byte %llu of the data, which has %llu bytes; the file is truncated",
                             (unsigned long long)place->end, (unsigned long long)data_bytes);
     if (place->end - place->begin != bytes)
         return bp_json_fail(&at, "covers %llu bytes, dtype and shape need %llu",
@@ -458,8 +458,8 @@ static bp_status read_length(const unsigned char *data, size_t bytes, uint64_t f
                        "%.300s: a header of %llu bytes, at most %u are allowed; is this a safetensors file?", origin,
                        (unsigned long long)value, LARGEST_HEADER_BYTES);
     if (value > file_bytes - LENGTH_BYTES)
-        return bp_fail(BP_ERR_FORMAT, "%.300s: a header of %llu bytes in a file of %llu; is it cut?", origin,
-                       (unsigned long long)value, (unsigned long long)file_bytes);
+        return bp_fail(BP_ERR_FORMAT, "%.300s: a header of %llu bytes in a file of %llu bytes; the file is truncated",
+                       origin, (unsigned long long)value, (unsigned long long)file_bytes);
     *length = value;
     return BP_OK;
 }
