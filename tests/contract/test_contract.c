@@ -1,4 +1,4 @@
-/* The pool contract: every case on every allocator and every device. New allocators and devices are rows in support.c. */
+/* The pool contract: every case on every allocator and every device. New allocators and devices are rows in tests/support/pools.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cases.h"
@@ -34,7 +35,12 @@ static void add(const named_case *cases)
 {
     for (; cases->name != NULL; cases++) {
         for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
-            for (size_t d = 0; d < device_count() && count < MOST_COMBINATIONS; d++) {
+            for (size_t d = 0; d < device_count(); d++) {
+                if (count == MOST_COMBINATIONS) {
+                    fprintf(stderr, "test_contract: more than %d combinations; raise MOST_COMBINATIONS\n",
+                            MOST_COMBINATIONS);
+                    exit(1);
+                }
                 combination *c = &combinations[count];
                 *c = (combination){.allocator = &ALLOCATORS[a], .device = device_at(d), .run = cases};
                 snprintf(c->name, sizeof c->name, "%s: %s on %s", cases->name, ALLOCATORS[a].name, device_at(d)->name);
