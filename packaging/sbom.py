@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Software bills of materials, as CycloneDX 1.6 in JSON: what an artefact is made of, and what built it.
+"""Software bills of materials, as CycloneDX 1.6 in JSON: components of an artefact, and its tools.
 
 CycloneDX, because the scanners of Python environments read it and auditwheel writes it, too; one document has the
 components, their licences and the tools (`formulation`). The same input gives the same bytes: times come from `epoch`,
