@@ -55,7 +55,7 @@ typedef struct step {
     bp_pool *pool;
     bp_stream *gather, *compute;
     bp_event *gathered[UNITS], *fork, *join;
-    uint8_t *shards, *results; /* page-locked host memory; what goes in, what comes out */
+    uint8_t *shards, *results; /* page-locked host memory; inputs and outputs */
 } step;
 
 /* One step, eager or inside a capture: the calls are the same. */

@@ -44,7 +44,7 @@ typedef struct model {
 void shard_of(uint64_t vocab, uint64_t ranks, uint64_t rank, uint64_t *start, uint64_t *columns);
 int make_model(const settings *s, uint64_t tp_rank, model *m);
 void free_model(model *m);
-/* A CP rank's own tokens of a micro-batch, and what is computed of each. */
+/* A CP rank's own tokens of a micro-batch, and the values computed for each. */
 typedef struct local_batch {
     uint64_t tokens;
     int32_t *ids, *offsets, *labels;

@@ -115,7 +115,7 @@ def main():
 
     plain, pooled = Trainer(options, device), Trainer(options, device)
     plain.steps(options.steps)
-    with fsdp2.record(pooled.model) as recording:  # the first step has plain memory, and shows what it takes
+    with fsdp2.record(pooled.model) as recording:  # the first step has plain memory, and is recorded
         pooled.steps(1)
     with fsdp2.attach(pooled.model, recording, policy=options.policy) as attached:
         if options.register:

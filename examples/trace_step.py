@@ -54,7 +54,7 @@ CASES = {
 
 
 def build(case):
-    """The model on the recorded device; for FSDP2 on the meta device, so that no rank ever has all of it."""
+    """The model on the recorded device; for FSDP2 on the meta device, so that no rank ever holds the whole model."""
     import transformers
 
     config = transformers.AutoConfig.from_pretrained(os.path.join(MODELS, case.model))

@@ -1,4 +1,4 @@
-"""Compares the libraries of two versions (libabigail's abidiff): what a program that was linked with the older one would find changed.
+"""Compares the libraries of two versions (libabigail's abidiff): changes that a program linked with the older one would meet.
 
 usage: python3 scripts/abi.py PREFIX FOLDER       the last release tag with this tree, which is installed in PREFIX
        python3 scripts/abi.py TAG TAG FOLDER      two tags

@@ -10,7 +10,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 HEADERS = [os.path.join(ROOT, part, "include", "bucketpool") for part in ("", "clients/logprob")]
 
-# As bucketpool.h explains them. Providers: tables for who brings a device or a communicator.
+# As bucketpool.h explains them. Providers: tables for programs that bring a device or a communicator.
 GROUPS = {
     "plan": ("status", "dtype", "model", "schedule", "plan", "pack", "whatif", "formats"),
     "serve": ("device", "cuda", "pool", "capture", "comm", "nccl", "comm_mpi", "offload", "pinned", "profile", "dlpack",

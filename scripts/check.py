@@ -289,7 +289,7 @@ def threads():
 
 
 def bare():
-    """Without anything optional: what a machine that has only the required libraries builds."""
+    """Without anything optional: the build of a machine that has only the required libraries."""
     leg("bare", ["-Dmpi=disabled", "-Dnvtx=disabled", "-Dkernels=disabled",
                  "-Ddocs=disabled", "-Dbuildtype=release"],
         {"BUCKETPOOL_BRIEF": "1"}, suites=("unit", "contract", "comms", "kernels", "cli", "examples"), builds_all=False)

@@ -1,7 +1,7 @@
 """./check --torch: the tests that need PyTorch (python/tests/torch), in a virtual environment that this installs and keeps.
 
-PyTorch's own wheel is installed, and of what it is linked to only what this machine lacks: a CUDA toolkit's libraries are used where there is
-one. Nothing of this needs a GPU. Exits 0, 1 or, where PyTorch cannot be had (no network, no pip, no disk), 77 with the reason. Options are
+PyTorch's own wheel is installed, and of its libraries only those that this machine lacks: a CUDA toolkit's libraries are used where there is
+one. No GPU is needed. Exits 0, 1 or, where PyTorch cannot be had (no network, no pip, no disk), 77 with the reason. Options are
 pytest's: ./check --torch -k fsdp2. ./check --torch --peers DIR runs tests of other projects with ours instead (python/tests/peers)."""
 
 import glob
@@ -30,7 +30,7 @@ TESTS = os.path.join("python", "tests", "torch")
 PEERS = os.path.join("python", "tests", "peers", "run.py")
 MAX_SECONDS = 1800  # of the tests
 
-# Built for CUDA 13. Of the rest of its requirements what is imported here: no Triton, no cuda-bindings.
+# Built for CUDA 13. Of its other requirements only imported ones: no Triton, no cuda-bindings.
 TORCH = f"torch=={RELEASE}"
 PACKAGES = ["typing-extensions", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "fsspec", "filelock", "setuptools<82", "numpy",
             "pytest", "iniconfig", "packaging", "pluggy", "pygments", "megatron-fsdp==0.6.1", "einops", "mypy==2.4.1", "mypy-extensions",
@@ -235,7 +235,7 @@ def surroundings():
 
 
 def test(options):
-    """Runs pytest and prints what it prints; how many passed, failed and were skipped."""
+    """Runs pytest and prints its output; how many passed, failed and were skipped."""
     report = os.path.join(FOLDER, "pytest.xml")
     if os.path.exists(report):
         os.remove(report)

@@ -1,7 +1,7 @@
 """./check --quick: one build that is kept, brought up to date, and the suites that reach the files that changed since the last pass.
 
-It is a loop for editing, not a proof: only what these suites run is built, and that in one way, without sanitizers; src/core reaches everything,
-and the suites nearest to it are run; suite "once" is left out, and what is repeated at random is repeated little (BUCKETPOOL_BRIEF)."""
+It is a loop for editing, not a proof: it builds only the programs of these suites, in one way, without sanitizers; src/core reaches everything,
+and the suites nearest to it are run; suite "once" is left out, and random repetitions are few (BUCKETPOOL_BRIEF)."""
 
 import hashlib
 import json

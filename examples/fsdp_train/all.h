@@ -1,4 +1,4 @@
-/* The operations themselves, for who runs them: the host's loops and the kernels. */
+/* The operations themselves, for the host's loops and the kernels. */
 #ifndef FSDP_TRAIN_ALL_H
 #define FSDP_TRAIN_ALL_H
 

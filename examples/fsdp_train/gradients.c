@@ -105,7 +105,7 @@ static bp_status collect(trainer *t, const bucket *b, float *all)
     return bp_comm_exchange(t->control, t->staging.transfer, bytes, all);
 }
 
-/* The norm of the difference by the norm of what is expected. */
+/* The norm of the difference by the norm of the expected gradients. */
 static double difference(const tensor *t, const float *found, const void *expected)
 {
     double apart = 0, size = 0;

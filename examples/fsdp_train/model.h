@@ -12,7 +12,7 @@
 #define UNIT_TENSORS 4
 #define MOST_TENSORS (MOST_UNITS * UNIT_TENSORS + 3)
 
-/* Tensors of a unit in order, and of what is outside. */
+/* Tensors of a unit in order, and of those outside. */
 enum { NORM = 0, QKV = 1, ATTENTION_OUT = 2, MLP_UP = 1, MLP_DOWN = 2, ROUTER = 1, EXPERTS_UP = 2, EXPERTS_DOWN = 3 };
 enum { EMBEDDING = 0, LAST_NORM = 1, OUTPUT = 2, OUTSIDE_TENSORS = 3 };
 
@@ -35,7 +35,7 @@ typedef struct model {
     uint64_t inner[MOST_UNITS]; /* width between two products of an MLP or an expert */
     tensor tensors[MOST_TENSORS];
     uint32_t count;
-    uint32_t first[MOST_UNITS + 1]; /* tensor of each unit; then of what is outside */
+    uint32_t first[MOST_UNITS + 1]; /* tensor of each unit; then of those outside */
 } model;
 
 void model_make(const options *o, model *m);

@@ -20,14 +20,14 @@ bp_status ranks_create(const launched *l, bp_comm **comm);
 /* Ends the processes that wait for this one, too. */
 _Noreturn void ranks_end_all(const launched *l, int code);
 
-/* ---- what is built with MPI, and a stand-in ------------------------------------------------------------------------- */
+/* ---- MPI, or its stand-in ------------------------------------------------------------------------------------------- */
 
 bp_status ranks_create_mpi(bp_comm **comm);
 void ranks_abort_mpi(int code);
 
 /* ---- GPUs ----------------------------------------------------------------------------------------------------------- */
 
-/* NCCL's communicator of the same ranks, and what is needed to end it. */
+/* NCCL's communicator of the same ranks, and the function that ends it. */
 typedef struct nccl_ranks {
     void *library, *comm;
     bp_comm *wrapped; /* what collectives use */

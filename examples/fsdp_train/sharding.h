@@ -27,7 +27,7 @@ typedef struct sharding {
     uint32_t rank, ranks;
 } sharding;
 
-/* Makes all of it, and tells the model's tensors where they are. */
+/* Makes buckets, schedule and plan, and tells the model's tensors where they are. */
 bp_status sharding_create(model *m, uint32_t rank, uint32_t ranks, sharding *s);
 void sharding_destroy(sharding *s);
 

@@ -200,7 +200,7 @@ bp_status trainer_step(trainer *t, uint64_t step, double *loss)
         TRY(bp_profile_step(t->profile, step));
     engine_begin_step(&t->engine);
     set_inputs(t, step);
-    TRY(o->graph && step > 0 ? graph_step(t) : step_enqueue(t)); /* what is loaded by the first use is loaded by then */
+    TRY(o->graph && step > 0 ? graph_step(t) : step_enqueue(t)); /* code that the first use loads is loaded by then */
     TRY(bp_stream_synchronize(t->compute));
     TRY(mean_loss(t, loss));
     if (o->check_gradients && step == 0)

@@ -1,4 +1,4 @@
-/* A sharded training loop, and what it is made of. */
+/* A sharded training loop and its parts. */
 #ifndef FSDP_TRAIN_TRAINER_H
 #define FSDP_TRAIN_TRAINER_H
 

@@ -55,7 +55,7 @@ BP_API bp_status bp_reader_options_init(bp_reader_options *options, size_t size)
 BP_API bp_status bp_model_read(const char *path, const bp_reader_options *options, bp_model **model);
 
 /** Finds the path of a model, for bp_model_read:
- * - `name` itself, if such a file or folder exists, or if it cannot be a name (reading it tells what is wrong)
+ * - `name` itself, if such a file or folder exists, or if it cannot be a name (reading it reports the error)
  * - "owner/name" in the local cache of the Hugging Face hub (HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME, ~/.cache/huggingface/hub): the
  *   snapshot of the branch main. Nothing is downloaded
  * - a bundled model, by its folder ("Llama-3.1-8B") or its publisher's repository ("meta-llama/Llama-3.1-8B"), in one of `folders`,

@@ -2,7 +2,7 @@
  * For libraries that compute on bucketpool's devices: their own kernels on a cuda device, the current context, and
  * checks of devices and streams. bucketpool-logprob is built on it.
  *
- * Thread safety: any function, any thread. Capture: launches may be captured; what loads code says so. */
+ * Thread safety: any function, any thread. Capture: launches may be captured; functions that load code say so. */
 #ifndef BUCKETPOOL_KERNELS_H
 #define BUCKETPOOL_KERNELS_H
 

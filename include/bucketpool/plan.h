@@ -1,6 +1,6 @@
 /** @file
  * Plans: the address of each request. A plan maps requests to offsets in slabs, with the bytes that this takes and a
- * lower bound of what any plan takes.
+ * lower bound of the bytes of any plan.
  *
  * Plans are host data. They are made offline or at start-up, saved, loaded and compared:
  * @code

@@ -61,9 +61,9 @@ BP_API const char *bp_error_detail(void);
  * invalid UTF-8 become '?'. */
 BP_API bp_status bp_error_record(bp_status status, const char *detail);
 
-/** The same with a message that is formatted as by printf. An argument of \%s may hold any bytes: what is not printable
- * UTF-8 appears as its code in angle brackets. Conversions are those of C17 except n, without positions. Returns nothing,
- * so that bp_fail of core/fail.h, which calls it, can be a macro that static analysis follows. */
+/** The same with a message that is formatted as by printf. An argument of \%s may hold any bytes: those that are not
+ * printable UTF-8 appear as codes in angle brackets. Conversions are those of C17 except n, without positions. Returns
+ * nothing, so that bp_fail of core/fail.h, which calls it, can be a macro that static analysis follows. */
 BP_API BP_PRINTF(2, 3) void bp_error_recordf(bp_status status, const char *format, ...);
 
 /** The version of the loaded library (not of the header), as "major.minor.patch". Static. */

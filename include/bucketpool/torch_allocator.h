@@ -73,7 +73,7 @@ typedef struct bp_torch_statistics {
  * the reason if BUCKETPOOL_TORCH_BYTES failed). */
 BP_API bp_status bp_torch_statistics_get(int32_t ordinal, bp_torch_statistics *statistics);
 
-/* ---- what PyTorch loads ---------------------------------------------------------------------------------------------- */
+/* ---- functions that PyTorch loads ------------------------------------------------------------------------------------ */
 
 /** Allocates a segment for work on `stream` (cudaStream_t); NULL if that is not possible. `stream` is ordered after
  * all earlier users of the memory. The host waits only if all that is left is memory without a usable release event

@@ -1,7 +1,7 @@
 /** @file
  * What-if: the bytes of plans with other schedules, and the units that set the peak. For policy scheduled.
  *
- * All of it is host data, like plans: deterministic and without devices. Finished objects never change.
+ * All objects are host data, like plans: deterministic and without devices. Finished objects never change.
  *
  * Thread safety: any number of threads may read an object. Capture: allowed, no function here uses a device. */
 #ifndef BUCKETPOOL_WHATIF_H

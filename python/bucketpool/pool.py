@@ -161,7 +161,7 @@ class Prepared:
 
 
 class Pool(Owner[PoolHandle]):
-    """A pool: the memory of a plan on a device. The constructor allocates all of it, at planned size.
+    """A pool: the memory of a plan on a device. The constructor allocates its slabs, at planned size.
 
         with Pool(device, plan) as pool:
             view, = pool.acquire([plan.find("layers.7", 0, "param")], gather)

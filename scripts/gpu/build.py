@@ -1,4 +1,4 @@
-"""Builds for a GPU run what its programs need, with a C compiler, meson and ninja alone."""
+"""Builds the programs of a GPU run, with a C compiler, meson and ninja alone."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def find_ninja():
 
 
 MESON, NINJA = tool("meson", "mesonbuild.mesonmain"), tool("ninja", "ninja")
-UNFINISHED = {"gpu-run", "meson-private", "meson-logs", "meson-info"}  # what a configuration that failed has left
+UNFINISHED = {"gpu-run", "meson-private", "meson-logs", "meson-info"}  # leftovers of a failed configuration
 
 
 class Build:

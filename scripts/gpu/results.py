@@ -1,5 +1,5 @@
 """The results of a GPU run: a JSON document and a log. The document is replaced at each change (temporary file, rename), the log is appended
-to after each part: whatever ends the run, both hold what was done until then."""
+to after each part: both hold all finished parts, whatever ends the run."""
 
 import json
 import os

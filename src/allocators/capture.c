@@ -433,7 +433,7 @@ static bp_status claim_segments(const bp_capture *capture)
         const uint32_t holder = BP_WORD_ID(found);
         char request[BP_REQUEST_BYTES];
         if (holder == BP_HELD_BY_OFFLOAD)
-            return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot be launched: group %.40s of it is offloaded",
+            return bp_fail(BP_ERR_SCHEDULE, "pool %.40s: %s cannot be launched: its group %.40s is offloaded",
                            pool->info.name, capture->name, pool->slab_infos[pool->places[s].slab].group);
         if (holder >= bp_request_count(pool))
             return bp_fail(BP_ERR_SCHEDULE,

@@ -87,7 +87,7 @@ BP_HOT uint64_t bp_tally_acquire(bp_tally *t, uint64_t acquires, uint64_t bytes)
     return number;
 }
 
-/* Called before the memory can be acquired again: who acquires it finds the bytes. */
+/* Called before the memory can be acquired again: the next acquire finds the bytes. */
 BP_HOT void bp_tally_release(bp_tally *t, uint64_t bytes)
 {
     atomic_fetch_add(&bp_tally_lane(t)->spare, bytes + BP_SPARE_CHANGE);

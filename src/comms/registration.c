@@ -163,7 +163,7 @@ static void registration_drop_ranges(bp_registration *r)
     }
 }
 
-/* The local part of creation. On failure `*r` still owns what was made. */
+/* The local part of creation. On failure `*r` still owns its parts. */
 static bp_status registration_prepare(bp_registration *r, bp_pool *pool, const bp_registration_entry *entries,
                                       size_t count)
 {

@@ -59,7 +59,7 @@ void bp_output_add(bp_output *output, const void *data, size_t bytes);
 bp_status bp_output_sync(bp_output *output);
 /* Replaces the target. Syncs first if the caller has not. */
 bp_status bp_output_commit(bp_output *output);
-/* Frees everything and removes what was not committed. Keeps errno. */
+/* Frees everything and removes files that were not committed. Keeps errno. */
 void bp_output_finish(bp_output *output);
 
 static inline void bp_output_byte(bp_output *output, uint8_t byte)

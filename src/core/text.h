@@ -58,14 +58,14 @@ static inline bool bp_is_unprintable(uint32_t point)
     return false;
 }
 
-/* As bp_character_bytes, but 0 also for what is not printable. */
+/* As bp_character_bytes, but 0 also for characters that are not printable. */
 static inline size_t bp_printable_bytes(const unsigned char *text)
 {
     size_t bytes = bp_character_bytes(text);
     return bytes > 0 && bp_is_unprintable(bp_code_point(text, bytes)) ? 0 : bytes;
 }
 
-/* Replaces what is not printable by '?', byte by byte. core/print.h shows it instead, where there is room. */
+/* Replaces bytes that are not printable by '?', byte by byte. core/print.h shows it instead, where there is room. */
 static inline void bp_make_printable(char *text)
 {
     for (unsigned char *at = (unsigned char *)text; *at != '\0';) {

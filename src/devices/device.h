@@ -157,7 +157,7 @@ typedef struct bp_address_space {
 } bp_address_space;
 
 void bp_address_space_init(bp_address_space *space, const char *device, uint64_t granularity);
-/* Unreserves what is still reserved. */
+/* Releases the remaining reservations. */
 void bp_address_space_finish(bp_address_space *space);
 
 /* reserve and unreserve of a device whose struct begins with its address space. */

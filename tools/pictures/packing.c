@@ -34,7 +34,7 @@ typedef struct page {
     size_t witness_count;
 } page;
 
-/* ---- what is drawn ----------------------------------------------------------------------------------------------- */
+/* ---- drawn parts ------------------------------------------------------------------------------------------------- */
 
 static int from_large_to_small(const void *left, const void *right)
 {

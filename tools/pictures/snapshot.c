@@ -15,10 +15,10 @@ enum { SLABS_HEIGHT = 300, LIVE_HEIGHT = 120, SLAB_GAP = 5, MIN_SLAB = 20 };
 typedef struct page {
     const snapshot_picture *input;
     const view_pool *pool;
-    picture_box *bands; /* of the slabs, then of what is outside; their bytes are what the height stands for */
+    picture_box *bands; /* of the slabs, then outside them; their bytes set the height */
     size_t band_count;
     uint64_t *track_offsets;
-    picture_box *boxes; /* live ranges, then what is not mapped */
+    picture_box *boxes; /* live ranges, then unmapped ranges */
     picture_box slabs, live;
 } page;
 

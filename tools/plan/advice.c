@@ -85,7 +85,7 @@ static bool has_same_events(const bp_schedule_info *x, const bp_schedule_info *y
     return same;
 }
 
-/* Compares what is planned, and the model state where it is shown. */
+/* Compares the planned bytes, and the model state where it is shown. */
 static bool is_same(const analysis *x, const analysis *y, bool shows_state)
 {
     return has_same_requests(bp_buckets_get_info(x->buckets), bp_buckets_get_info(y->buckets)) &&

@@ -50,7 +50,7 @@ static bool pads_experts(const bp_model_info *model, uint32_t shards, bool *shar
 static void note_padding(const plan_options *o, const bp_model *model, analysis *a)
 {
     const bp_buckets_info *info = bp_buckets_get_info(a->buckets);
-    double padded = 0, used = 0; /* of what is gathered; checked totals may exceed 64 bits together */
+    double padded = 0, used = 0; /* of gathered buckets; checked totals may exceed 64 bits together */
     for (size_t i = 0; i < info->bucket_count; i++) {
         const bp_bucket *b = &info->buckets[i];
         uint32_t bits = b->shards > 1 ? bp_dtype_bits(b->dtype) : 0;

@@ -7,12 +7,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Writes what is known of the result so far, such as ", best 12"; called by another thread. */
+/* Writes the result so far, such as ", best 12"; called by another thread. */
 enum { PROGRESS_DETAIL_CHARS = 96 };
 typedef void progress_detail(const void *user, char text[PROGRESS_DETAIL_CHARS]);
 
 typedef struct progress {
-    const char *what;             /* noun of what is counted: "step" */
+    const char *what;             /* noun of the counted things: "step" */
     uint64_t total;               /* 0: unknown, see progress_watch */
     double started, shown, every; /* seconds; `shown` 0: not yet; `every` 0: never shown */
     bool terminal;

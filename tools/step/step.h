@@ -96,10 +96,10 @@ typedef struct step_answer {
 int step_answer_init(const char *path, const bp_trace *trace, const step_options *options, step_answer *answer);
 void step_answer_finish(step_answer *answer);
 
-/* Fills what the model of PyTorch's allocator has. Returns EXIT_GO_ON, or the exit code after a message. */
+/* Fills the results of the model of PyTorch's allocator. Returns EXIT_GO_ON, or the exit code after a message. */
 int step_play(step_answer *answer);
 
-/* Sums up what is live after an event; BP_TRACE_NONE: before the first one. free() holders->all. */
+/* Sums up the live allocations after an event; BP_TRACE_NONE: before the first one. free() holders->all. */
 int step_holders_find(const step_answer *answer, uint32_t event, step_grouping by, step_holders *holders);
 
 /* The group of an allocation among the first `most`; their number if it is in none of them. */

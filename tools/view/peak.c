@@ -1,4 +1,4 @@
-/* The peak of a pool: the spans that are live, what is mapped, and the free ranges. */
+/* The peak of a pool: the live spans, the mapped ranges, and the free ranges. */
 #include <stdlib.h>
 #include <string.h>
 

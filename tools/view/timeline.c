@@ -1,4 +1,4 @@
-/* Plays a snapshot's events: live ranges, live bytes, what is mapped, the peak. */
+/* Plays a snapshot's events: live ranges, live bytes, mapped ranges, the peak. */
 #include "view/timeline.h"
 
 #include <stdio.h>
@@ -29,7 +29,7 @@ typedef struct view_player {
     view_pool *pool;
     view_hold *holds;     /* by request */
     uint32_t *first_held; /* by slab */
-    view_ranges *gone;    /* by slab: what is not mapped */
+    view_ranges *gone;    /* by slab: unmapped ranges */
     uint64_t *mapped;     /* by slab: bytes */
     uint64_t mapped_bytes, work;
     uint32_t slab; /* of the slab event that is played, ... */
@@ -255,7 +255,7 @@ static bp_status note_loss(void *user, const view_range *range)
     return BP_OK;
 }
 
-/* Changes what is mapped of a slab. */
+/* Changes the mapped ranges of a slab. */
 static bp_status change_mapping(view_player *p, const bp_snapshot_slab_event *event, uint64_t now_ns)
 {
     const view_range range = {event->offset, event->offset + event->bytes, now_ns};

@@ -81,7 +81,7 @@ typedef struct bp_workspace {
     uint64_t bytes, planned_bytes;
 } bp_workspace;
 
-/* Plans the workspaces and creates their pool, if one is not empty. Slabs are page-aligned, so the plan's sizes are what is allocated. `name`: of the pool, in
+/* Plans the workspaces and creates their pool, if one is not empty. Slabs are page-aligned, so the plan's sizes are those allocated. `name`: of the pool, in
  * messages. */
 bp_status bp_workspace_init(bp_device *device, const char *name, const bp_workspace_need *needs, size_t count,
                             bp_workspace *workspace);
@@ -219,7 +219,7 @@ typedef struct bp_forward_pass {
     uint64_t rank_bytes;  /* of both */
 } bp_forward_pass;
 
-/* Acquires what the kernels of a forward pass over `tokens` need. After success, bp_base_end_forward must follow. */
+/* Acquires the memory that the kernels of a forward pass over `tokens` need. After success, bp_base_end_forward must follow. */
 bp_status bp_base_begin_forward(const char *call, bp_base *base, const bp_tokens_work *tokens, bp_stream *stream,
                                 bp_forward_pass *pass);
 /* The work of tokens that begin at `token` of the pass, without logits. */

@@ -31,7 +31,7 @@ class Memory(NamedTuple):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that the process holds: slabs of the pools, and what PyTorch reserved."""
+        """Bytes that the process holds: slabs of the pools, and memory reserved by PyTorch."""
         return self.pool_bytes + self.torch_reserved_bytes
 
     def __str__(self) -> str:

@@ -6,7 +6,7 @@
     with adopt.verl(): ...                  # or for a while; adopted.undo() also ends it
 
 - trl, skyrl, areal, verl, liger: replace the functions of the installed package, all or none, and return an Adopted,
-  whose text lists what was replaced and which modules use it. functions: the names to replace; None: all.
+  whose text lists replaced functions and the modules that use them. functions: the names to replace; None: all.
 
 A function is replaced in its module and in each loaded module that holds it by name; modules that are loaded later
 import the replacement. Objects that took the function before (compiled copies, functools.partial) keep it.
@@ -55,7 +55,7 @@ class _Function(NamedTuple):
 
 
 class _Package(NamedTuple):
-    """distribution: its name in the package index; tested: release. stays: what is not replaced, and why."""
+    """distribution: its name in the package index; tested: release. stays: functions that are not replaced, and why."""
 
     call: str
     distribution: str
@@ -219,7 +219,7 @@ _active: List[_Replaced] = []
 
 
 class Adopted:
-    """An adoption; its text lists what was replaced. Ends with undo(), or as a context manager, not when the object is
+    """An adoption; its text lists the replaced functions. Ends with undo(), or as a context manager, not when it is
     collected.
 
     - package, version, functions (full names)

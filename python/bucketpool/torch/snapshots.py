@@ -206,7 +206,7 @@ def merge(to: Union[str, "os.PathLike[str]"], *paths: Union[str, "os.PathLike[st
     """Writes one snapshot with the memory of several of one process: pools and PyTorch's allocator. Events are in the
     order of their times, on one clock.
 
-    pytorch.org/memory_viz shows all of it, `bucketpool view` the pools. Raises InvalidArgument (no file), FileError (a
+    pytorch.org/memory_viz shows both, `bucketpool view` the pools. Raises InvalidArgument (no file), FileError (a
     file that is not a snapshot, or that cannot be read or written).
     """
     if not paths:

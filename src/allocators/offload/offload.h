@@ -124,7 +124,7 @@ bp_status bp_copies_start(bp_job *job);
 /* Blocks until the group's job is complete. A job that failed has been abandoned. */
 bp_status bp_copies_wait(bp_offload *offload, bp_group *group);
 
-/* Abandons a job: it reports no more progress. The job, and `orphan` (may be NULL) with it, is freed once nothing of it is in flight.
+/* Abandons a job: it reports no more progress. The job, and `orphan` (may be NULL) with it, is freed once none of its copies is in flight.
  * Does not block. */
 void bp_copies_abandon(bp_job *job, bp_backing_memory *orphan);
 /* Memory of an abandoned job of the group, for reuse by later work on the same streams. NULL: none. */

@@ -388,7 +388,7 @@ static bool is_tower(const char *key, const json_t *value)
     return is_other_part(key, value, false);
 }
 
-/* Notes about what the model leaves out of the file. */
+/* Notes about parts of the file that the model leaves out. */
 static bp_status note_rest(const published *from, bool is_known, bp_dtype dtype, bp_model *model)
 {
     const json_t *text = from->text, *whole = from->whole;

@@ -206,7 +206,7 @@ bp_status bp_model_find(const char *name, const char *folders, char *path, size_
         if (strlen(name) >= capacity)
             return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_model_find: a path of %zu bytes does not fit %zu",
                            strlen(name) + 1, capacity);
-        memcpy(path, name, strlen(name) + 1); /* reading it tells what is wrong */
+        memcpy(path, name, strlen(name) + 1); /* reading it reports the error */
         return BP_OK;
     }
     bool is_plain = strchr(name, '/') == NULL, has = is_plain && find_bundled(name, folders, found);

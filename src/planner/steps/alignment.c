@@ -75,7 +75,7 @@ size_t bp_steps_align(const bp_step_finder *f, const bp_trace_step *step, const 
         orders[begin] = (uint32_t)begin;
     for (; end < shorter - begin && a[step->count - 1 - end] == b[reference->count - 1 - end]; end++)
         orders[step->count - 1 - end] = (uint32_t)(reference->count - 1 - end);
-    comparison *c = calloc(1, sizeof *c); /* without it, what is between is not aligned */
+    comparison *c = calloc(1, sizeof *c); /* without it, the allocations between are not aligned */
     if (c != NULL) {
         c->a = a + begin;
         c->b = b + begin;

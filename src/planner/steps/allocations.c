@@ -1,4 +1,4 @@
-/* The allocations of a trace: events that belong together, and what was live before the oldest event. */
+/* The allocations of a trace: events that belong together, and those live before the oldest event. */
 #include <bucketpool/core/arith.h>
 #include <bucketpool/core/fail.h>
 

@@ -164,7 +164,7 @@ static size_t step_length(const period_finder *f, const period_vote *votes, size
     return length;
 }
 
-/* The smallest distance above this one at which the end of the trace agrees with itself: what is shorter was a layer or a
+/* The smallest distance above this one at which the end of the trace agrees with itself: a shorter one was a layer or a
  * microbatch. 0: none. */
 static size_t longer_length(const period_finder *f, const period_vote *votes, size_t count, size_t length)
 {
@@ -302,7 +302,7 @@ static bool keeps_gradients(const bp_trace_step *steps, size_t count, uint64_t r
 
 /* True if the steps are training steps, and not layers, microbatches or the optimizer's loop:
  *  - less than a step is behind them, and before them are at most WARM_UP steps, and what stays live;
- *  - in three of four of them live bytes rise and fall by half of what they ever rise by, as in forward and backward;
+ *  - in three of four of them live bytes rise and fall by half of their whole range, as in forward and backward;
  *  - backward and the optimizer are in them, by their frames. */
 static bool is_training(const period_finder *f, const bp_trace_step *steps, size_t count)
 {

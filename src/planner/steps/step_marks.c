@@ -168,7 +168,7 @@ static uint64_t rise(const bp_step_finder *f, size_t from, size_t to)
 }
 
 /* A step ends behind its optimizers. A program may have several, or one for each layer inside backward: only where live
- * bytes then rise by an eighth of what they ever rise by, a forward pass follows. */
+ * bytes then rise by an eighth of their whole range, a forward pass follows. */
 static size_t cut_behind_optimizers(const bp_step_finder *f, size_t *cuts)
 {
     const bp_trace *trace = f->trace;

@@ -1,4 +1,4 @@
-/* The caching allocator's model: settings, searches, splits, merges, segments and what is released of them. Expandable segments are in
+/* The caching allocator's model: settings, searches, splits, merges, segments and their releases. Expandable segments are in
  * expandable.c. */
 #include "step/allocator/allocator.h"
 

@@ -136,7 +136,7 @@ static bp_release_cause cause_by_stacks(const finder *f, const bp_release *relea
 {
     const bp_trace *trace = f->trace;
     uint32_t wanted = trace->events[request].stack;
-    /* PyTorch writes the allocation's stack for its segments, and for what it releases. */
+    /* PyTorch writes the allocation's stack for its segments, and for segments that it releases. */
     bool comparable = has_frames(trace, wanted);
     for (size_t i = release->end; i < request; i++)
         comparable = comparable && (!is_gain(trace->events[i].action) || trace->events[i].stack == wanted);

@@ -195,7 +195,7 @@ template <class X, class Y, form FORM> BP_DEVICE void make_fused(const bp_fused_
             out_of<Y>(both.gradient.out, *where, both.gradient.out_batch_stride, both.gradient.out_stride));
         wait_for_block();
         store_target<Y, FORM>(both.gradient, *where, target, state.max, state.log_sum, passed->energy, scale, out);
-        wait_for_block(); /* the next row replaces what is shared */
+        wait_for_block(); /* the next row overwrites shared memory */
     }
 }
 

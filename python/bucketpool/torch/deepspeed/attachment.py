@@ -422,7 +422,7 @@ class Attachment:
 
 
 def _refuse(engine: Any, optimizer: Any, any_version: bool) -> None:
-    """Raises Unsupported for what DeepSpeed gathers or reduces in another way."""
+    """Raises Unsupported for options that make DeepSpeed gather or reduce in another way."""
     import deepspeed
 
     version = deepspeed.__version__

@@ -24,7 +24,7 @@ class Buffer:
     """A buffer while DeepSpeed uses it.
 
     - use: its number among the buffers of the same unit and role in a pass, from 0
-    - request, stream, address: None and 0 for memory of PyTorch
+    - request, stream, address: None and 0 for PyTorch's memory
     """
 
     __slots__ = ("unit", "role", "use", "numel", "dtype", "request", "stream", "address")

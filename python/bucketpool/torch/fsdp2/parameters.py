@@ -81,7 +81,7 @@ class _Held:
         self.stream: Any = None
 
     def use(self, outputs: List[List[torch.Tensor]]) -> None:
-        """Makes FSDP2 copy out into these. The parameters that it has made become views of them."""
+        """Makes FSDP2 copy gathers out into these tensors. Its parameters become views of them."""
         for each, tensors in zip(self.params, outputs):
             each.all_gather_outputs = tensors
             unsharded = getattr(each, "_unsharded_param", None)
@@ -186,7 +186,7 @@ class Parameters:
         return memory(self.pool)
 
     def detach(self) -> None:
-        """Gives the parameters memory of PyTorch again and closes the pool. Between steps; may be repeated. Raises
+        """Moves the parameters back into PyTorch's memory and closes the pool. Between steps; may be repeated. Raises
         ScheduleError while parameters are unsharded.
         """
         if self.pool.closed:

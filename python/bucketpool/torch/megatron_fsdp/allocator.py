@@ -52,7 +52,7 @@ class Counts:
 
 
 class _Allocation:
-    """A bucket that is allocated now, with the streams that use it. pool_id None: memory of PyTorch."""
+    """A bucket that is allocated now, with the streams that use it. pool_id None: PyTorch's memory."""
 
     __slots__ = ("bucket", "pool_id", "streams", "dtype", "size")
 
@@ -171,7 +171,7 @@ class PooledBuckets:
 
 
 class PlainBuckets:
-    """Memory of PyTorch for buckets, each time in the same tensor, because parameters are views of it."""
+    """PyTorch's memory for buckets, each time in the same tensor, because parameters are views of it."""
 
     def __init__(self) -> None:
         self._tensors: Dict[int, torch.Tensor] = {}
@@ -274,7 +274,7 @@ class BucketAllocator:
         del self._allocations[bucket_id]
 
     def move(self, pooled: PooledBuckets) -> None:
-        """Serves from another pool. Buckets outside units that are allocated get copies in memory of PyTorch, which
+        """Serves from another pool. Buckets outside units that are allocated are copied into PyTorch's memory, which
         Megatron-FSDP finds at their next allocate; until then parameters refer to the former ones.
 
         Raises ScheduleError (can_move).
@@ -381,7 +381,7 @@ class BucketAllocator:
         allows it.
 
         Autograd may save views of parameters, so these have one address in a step. Once the memory of one is in use,
-        PyTorch serves what the pool has not served in this step, each time with the same storage.
+        PyTorch serves buckets that the pool has not served in this step, each time with the same storage.
         """
         lenient = self.pooled.on_mismatch != "error"
         place = (self.role, bucket_id) if strict and self.role in _SAVED else None
@@ -408,7 +408,7 @@ class BucketAllocator:
         if place:
             self.pooled.places[place], self.pooled.deviates = "plain", True
         if not self.pooled.counts.busy:
-            warnings.warn(f"{self._label(bucket_id)}: its planned memory is in use; memory of PyTorch is used this "
+            warnings.warn(f"{self._label(bucket_id)}: its planned memory is in use; PyTorch's memory is used this "
                           "time (later ones are only counted)", RuntimeWarning, stacklevel=4)
         self.pooled.counts.busy += 1
         return self._plain(bucket_id, size, dtype)

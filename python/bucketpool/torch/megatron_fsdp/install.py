@@ -180,7 +180,7 @@ class Wrapped:
                 each.outside = "dynamic"  # the former pool had these
             made = self._make_pool(plan, units, pooled.device)
         except Error as error:
-            warnings.warn(f"install: no new plan, requests that differ get memory of PyTorch: {error}", RuntimeWarning,
+            warnings.warn(f"install: no new plan, PyTorch allocates requests that differ: {error}", RuntimeWarning,
                           stacklevel=2)
             pooled.asked.clear()
             return False
@@ -401,8 +401,8 @@ def install(plan: Union[None, Plan, str, "os.PathLike[str]", Planner] = None, po
     - policy: of the plan that install() makes: "scheduled", "max" or "fixed"
     - package: the module of Megatron-FSDP, such as "megatron_fsdp"; None: the imported one, else an installed one
     - on_mismatch: a request that differs from the plan, or whose memory is in use, or one of a module without sharded
-      units. "replan": memory of PyTorch, and after the next step of an optimizer a new plan with what was asked for
-      (except the last kind); "plain": memory of PyTorch; "error": raises
+      units. "replan": PyTorch's memory, and after the next step of an optimizer a new plan of all requests
+      (except the last kind); "plain": PyTorch's memory; "error": raises
     - pool_options: as in bucketpool.Pool
 
     Each module gets a pool, which stays until Installed.close(). One thread at a time. Raises ImportError,

@@ -75,7 +75,7 @@ class Attachment:
 
     The first pass (a microbatch with its backward) has PyTorch's memory and is recorded; the pool is planned and
     created before the second. A pass that needs more than planned takes PyTorch's memory for its gradients and is
-    planned, too; parameters whose memory is in use raise ScheduleError, because what autograd saved cannot move.
+    planned, too; parameters whose memory is in use raise ScheduleError, because saved tensors cannot move.
 
     Attributes: plan, pool (None before the second pass); served, by role; plain, number of buffers that PyTorch
     allocated; replans, why the pool was planned anew.

@@ -13,7 +13,7 @@
     recorded.write("step.pickle")                           # for bucketpool view and pytorch.org/memory_viz
     print(recorded.peak_bytes)
 
-docs/guides/step_memory.md describes what is recorded, and what is assumed.
+docs/guides/step_memory.md describes recordings and their assumptions.
 """
 
 import contextlib

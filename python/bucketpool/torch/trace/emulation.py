@@ -1,6 +1,6 @@
 """Replaces the functions of torch.cuda while a step is recorded: properties and statistics are a GPU's.
 
-Callers finds out who asks a fake tensor for its device in C++. Autograd does to record a node, looks up CUDA streams
+Callers finds the code that asks a fake tensor for its device in C++. Autograd does to record a node, looks up CUDA streams
 for it, and fails without a GPU (PyTorch 2.11: "hasPrimaryContext expects a valid device index"). So autograd alone gets
 a device of type meta. All other code gets the CUDA device: autocast, fused dropout and the like choose as on a GPU.
 """
@@ -106,7 +106,7 @@ def torch_cuda(recording: Recording, streams: Streams, capability: Tuple[int, in
 
     def reserved(statistic: Callable[..., int]) -> Callable[..., int]:
         def noted(*_: Any, **__: Any) -> int:
-            recording._note("memory_reserved(), mem_get_info(): a recording has no segments; what is live counts")
+            recording._note("memory_reserved(), mem_get_info(): a recording has no segments; live bytes count")
             return statistic()
 
         return noted
@@ -190,7 +190,7 @@ def torch_cuda(recording: Recording, streams: Streams, capability: Tuple[int, in
     places += [(torch._C, "_get_accelerator", value(torch.device("cuda"))), (torch._C, "_host_emptyCache", nothing),
                (torch, "Stream", streams.type), (torch, "Event", Event), (torch, "Generator", Generator),
                (torch.cuda.graph, "default_capture_stream", None)]
-    for module in ("memory", "random", "streams", "graphs", "profiler"):  # those who import them from there
+    for module in ("memory", "random", "streams", "graphs", "profiler"):  # modules that import them from there
         there = sys.modules.get(f"torch.cuda.{module}")
         places += [(there, name, replaced) for name, replaced in cuda.items() if hasattr(there, name)]
     places.append((torch.backends.cudnn, "is_acceptable", value(False)))  # recurrent layers would ask the library

@@ -235,7 +235,7 @@ def _mapped(value: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def tensors_in(value: Any) -> List[Any]:
-    """Tensors in a value, in lists and tuples of it."""
+    """Tensors in a value, its lists and tuples."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, (list, tuple)):
