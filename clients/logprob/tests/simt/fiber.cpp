@@ -39,12 +39,19 @@ void fiber::enter(unsigned low, unsigned high)
 
 void fiber::begin(void (*f)(void *), void *a)
 {
-    const uint64_t address = reinterpret_cast<uintptr_t>(this);
     function = f;
     argument = a;
+    if (!over || !has_context)
+        make_context();
     over = false;
+}
+
+void fiber::make_context()
+{
+    const uint64_t address = reinterpret_cast<uintptr_t>(this);
     fake_stack = nullptr;
     has_begun = false;
+    has_context = true;
     getcontext(&inside);
     inside.uc_stack.ss_sp = stack.get();
     inside.uc_stack.ss_size = STACK_BYTES;
@@ -52,8 +59,9 @@ void fiber::begin(void (*f)(void *), void *a)
     makecontext(&inside, reinterpret_cast<void (*)()>(enter), 2, static_cast<unsigned>(address),
                 static_cast<unsigned>(address >> 32));
 #if defined(__SANITIZE_THREAD__)
-    if (thread == nullptr)
-        thread = __tsan_create_fiber(0);
+    if (thread != nullptr)
+        __tsan_destroy_fiber(thread);
+    thread = __tsan_create_fiber(0);
 #endif
 }
 
@@ -62,9 +70,11 @@ void fiber::run()
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(nullptr, &outside_stack, &outside_bytes);
 #endif
-    function(argument);
-    over = true;
-    go(false);
+    for (;;) { /* one function after another, so that only the first one needs a context */
+        function(argument);
+        over = true;
+        go(false);
+    }
 }
 
 void fiber::resume()
@@ -95,7 +105,7 @@ void fiber::go(bool in)
     if (in)
         __sanitizer_start_switch_fiber(kept, stack.get(), STACK_BYTES);
     else
-        __sanitizer_start_switch_fiber(over ? nullptr : kept, outside_stack, outside_bytes);
+        __sanitizer_start_switch_fiber(kept, outside_stack, outside_bytes);
 #endif
 #if defined(__SANITIZE_THREAD__)
     if (in)

@@ -1,4 +1,4 @@
-/* A function on a separate stack, which may be suspended and resumed. */
+/* Functions on a separate stack, one after another, which may be suspended and resumed. */
 #ifndef SIMT_FIBER_H
 #define SIMT_FIBER_H
 
@@ -31,14 +31,15 @@ class fiber
 
   private:
     static void enter(unsigned low, unsigned high);
-    void run();
+    void make_context();
+    [[noreturn]] void run();
     void go(bool in);
     __attribute__((noreturn, noinline, no_sanitize("address"), no_sanitize("thread"))) void leave(bool in);
 
     std::unique_ptr<char[]> stack;
     ucontext_t inside;
     void *inner[5], *outer[5]; /* __builtin_setjmp buffers: of the suspended function, and of the resume call */
-    bool has_begun = false;
+    bool has_context = false, has_begun = false;
     void (*function)(void *) = nullptr;
     void *argument = nullptr;
     bool over = true;

@@ -6,6 +6,8 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -40,9 +42,10 @@ struct running {
     std::map<unsigned, std::unique_ptr<char[]>> memory;
     std::unique_ptr<char[]> launch_memory; /* exactly its size, so that ASan detects overruns */
     unsigned launch_bytes = 0;
-    std::vector<unsigned> ready;
+    std::vector<std::vector<unsigned>> ready; /* threads of each warp */
     std::mt19937_64 random;
-    std::vector<unsigned> priorities; /* priority of each warp; empty: equal */
+    std::vector<unsigned> warps; /* in order of priority */
+    bool has_priorities = false;
     unsigned current = 0;
     void (*kernel)(const void *) = nullptr;
     const void *argument = nullptr;
@@ -114,7 +117,7 @@ static void release_complete_barrier(unsigned thread)
     }
     for (unsigned i = first; i < end; i++) {
         now->lanes[i]->waits = false;
-        now->ready.push_back(i);
+        now->ready[i / LANES].push_back(i);
     }
 }
 
@@ -194,21 +197,27 @@ static void run_thread(void *block_of_it)
 /* In every other block, warps run as far as they can in a random order of priority: the only way to show races over long distances. */
 static void choose_priorities(running &r)
 {
-    r.priorities.clear();
-    if (r.random() % 2 == 0)
-        return;
-    for (unsigned i = 0; i < (r.lanes.size() + LANES - 1) / LANES; i++)
-        r.priorities.push_back(i);
-    std::shuffle(r.priorities.begin(), r.priorities.end(), r.random);
+    r.has_priorities = r.random() % 2 != 0;
+    r.warps.resize((r.lanes.size() + LANES - 1) / LANES);
+    std::iota(r.warps.begin(), r.warps.end(), 0);
+    std::shuffle(r.warps.begin(), r.warps.end(), r.random);
+    r.ready.assign(r.warps.size(), {});
 }
 
-static size_t next_of(running &r)
+/* A random thread of a warp that can run. False: none can. */
+static bool take_next(running &r)
 {
-    size_t next = r.random() % r.ready.size();
-    for (size_t i = 0; i < r.ready.size() && !r.priorities.empty(); i++)
-        if (r.priorities[r.ready[i] / LANES] > r.priorities[r.ready[next] / LANES])
-            next = i;
-    return next;
+    const size_t first = r.has_priorities ? 0 : r.random() % r.warps.size();
+    for (size_t i = 0; i < r.warps.size(); i++) {
+        std::vector<unsigned> &ready = r.ready[r.warps[(first + i) % r.warps.size()]];
+        if (ready.empty())
+            continue;
+        std::swap(ready[r.random() % ready.size()], ready.back());
+        r.current = ready.back();
+        ready.pop_back();
+        return true;
+    }
+    return false;
 }
 
 static void begin_block(running &r)
@@ -217,24 +226,20 @@ static void begin_block(running &r)
     r.memory.clear();
     r.launch_memory.reset(new char[r.launch_bytes]);
     std::memset(r.launch_memory.get(), 0xff, r.launch_bytes);
-    r.ready.clear();
     for (unsigned i = 0; i < r.lanes.size(); i++) {
         lane &l = *r.lanes[i];
         l.waits = false;
         l.exchanges = 0;
         l.copies.assign(1, {});
         l.context.begin(run_thread, &r);
-        r.ready.push_back(i);
+        r.ready[i / LANES].push_back(i);
     }
 }
 
 static void run_block(running &r, const index &place)
 {
     begin_block(r);
-    while (!r.ready.empty() && r.wrong.empty()) {
-        std::swap(r.ready[next_of(r)], r.ready.back());
-        r.current = r.ready.back();
-        r.ready.pop_back();
+    while (r.wrong.empty() && take_next(r)) {
         lane &l = *r.lanes[r.current];
         here = {l.place, place};
         l.context.resume();
@@ -249,14 +254,28 @@ static void run_block(running &r, const index &place)
     }
 }
 
-static void make_lanes(running &r)
+/* Lanes, with their stacks, stay for later launches of any thread: new contexts need system calls, and new stacks page faults. */
+static std::mutex idle_lock;
+static std::vector<std::unique_ptr<lane>> idle;
+
+static void take_lanes(running &r)
 {
+    const std::lock_guard<std::mutex> guard(idle_lock);
     for (unsigned z = 0; z < block.z; z++)
         for (unsigned y = 0; y < block.y; y++)
             for (unsigned x = 0; x < block.x; x++) {
-                r.lanes.push_back(std::make_unique<lane>());
+                if (idle.empty())
+                    idle.push_back(std::make_unique<lane>());
+                r.lanes.push_back(std::move(idle.back()));
                 r.lanes.back()->place = {x, y, z};
+                idle.pop_back();
             }
+}
+
+static void give_back_lanes(running &r)
+{
+    const std::lock_guard<std::mutex> guard(idle_lock);
+    std::move(r.lanes.rbegin(), r.lanes.rend(), std::back_inserter(idle)); /* the next launch takes the last */
 }
 
 std::string launch(index g, index b, uint64_t seed, void (*kernel)(const void *), const void *argument,
@@ -271,7 +290,7 @@ std::string launch(index g, index b, uint64_t seed, void (*kernel)(const void *)
     r.kernel = kernel;
     r.argument = argument;
     r.launch_bytes = shared_bytes;
-    make_lanes(r);
+    take_lanes(r);
     for (uint64_t i = 0; i < static_cast<uint64_t>(g.x) * g.y * g.z; i++)
         order.push_back(i);
     std::shuffle(order.begin(), order.end(), r.random);
@@ -280,6 +299,7 @@ std::string launch(index g, index b, uint64_t seed, void (*kernel)(const void *)
         run_block(r, {static_cast<unsigned>(order[i] % g.x), static_cast<unsigned>(row % g.y),
                       static_cast<unsigned>(row / g.y)});
     }
+    give_back_lanes(r);
     now = nullptr;
     return r.wrong;
 }
