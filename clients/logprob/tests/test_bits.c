@@ -1,10 +1,5 @@
 /* The bits of a row depend on its data only: not on chunks, threads, runs, alignment, gaps, or neighbouring rows. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "support/batches.h"
 #include "support/hosts.h"
@@ -57,9 +52,8 @@ static batch first_run(const kernels_row *kernels, bp_dtype dtype)
 
 #define FOR_DTYPES(d) for (int d = BP_DTYPE_FP32; d <= BP_DTYPE_BF16; d++)
 
-static void threads_and_runs_change_nothing(void **state)
+TEST(threads_and_runs_change_nothing)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     {
         FOR_DTYPES(d)
@@ -82,9 +76,8 @@ static void threads_and_runs_change_nothing(void **state)
 }
 
 /* Threads also share one long row. */
-static void threads_within_a_row_change_nothing(void **state)
+TEST(threads_within_a_row_change_nothing)
 {
-    (void)state;
     batch_options options = {.batch = 1, .sequence = 1, .columns = 200001, .with_entropy = true};
     FOR_KERNELS(kernels)
     {
@@ -124,9 +117,8 @@ static void run_slice(bp_logprob *client, batch *b, uint64_t i, uint64_t first, 
     assert_ok(bp_logprob_backward(client, &call, &gradients, NULL));
 }
 
-static void rows_and_slices_match_the_whole(void **state)
+TEST(rows_and_slices_match_the_whole)
 {
-    (void)state;
     static const uint64_t sizes[] = {1, 3, 5, 16};
     FOR_KERNELS(kernels)
     {
@@ -148,9 +140,8 @@ static void rows_and_slices_match_the_whole(void **state)
     }
 }
 
-static void places_change_nothing(void **state)
+TEST(places_change_nothing)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     {
         FOR_DTYPES(d)
@@ -174,9 +165,8 @@ static void places_change_nothing(void **state)
 }
 
 /* In place, the gradient has the same bits as elsewhere in that dtype. */
-static void in_place_is_like_elsewhere(void **state)
+TEST(in_place_is_like_elsewhere)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     {
         FOR_DTYPES(d)
@@ -217,17 +207,15 @@ static void check_large(const kernels_row *kernels)
     free_batch(&rows);
 }
 
-static void large_gradients_are_like_small_ones(void **state)
+TEST(large_gradients_are_like_small_ones)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     check_large(kernels);
 }
 
 /* An earlier, wider call with other data leaves nothing in the workspaces. */
-static void earlier_calls_change_nothing(void **state)
+TEST(earlier_calls_change_nothing)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     {
         batch expected = first_run(kernels, BP_DTYPE_BF16), b = batch_with(WHOLE, BP_DTYPE_BF16);
@@ -265,9 +253,8 @@ static batch_options options_of(unsigned variant)
 }
 
 /* One call for both passes has the bits of two, for any number of threads, whether they share rows or not. */
-static void one_call_is_like_two(void **state)
+TEST(one_call_is_like_two)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     {
         for (unsigned variant = 0; variant < 16; variant++) {
@@ -295,9 +282,8 @@ static void one_call_is_like_two(void **state)
 }
 
 /* Targets, log-probabilities and upstream gradients in any order: [targets, batch, sequence], backwards. */
-static void steps_change_nothing(void **state)
+TEST(steps_change_nothing)
 {
-    (void)state;
     enum { TARGETS = 5, TOKENS = 3 * SEQUENCE };
     FOR_KERNELS(kernels)
     {
@@ -332,16 +318,4 @@ static void steps_change_nothing(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(threads_and_runs_change_nothing),
-                                       cmocka_unit_test(threads_within_a_row_change_nothing),
-                                       cmocka_unit_test(rows_and_slices_match_the_whole),
-                                       cmocka_unit_test(places_change_nothing),
-                                       cmocka_unit_test(in_place_is_like_elsewhere),
-                                       cmocka_unit_test(large_gradients_are_like_small_ones),
-                                       cmocka_unit_test(earlier_calls_change_nothing),
-                                       cmocka_unit_test(one_call_is_like_two),
-                                       cmocka_unit_test(steps_change_nothing)};
-    return cmocka_run_group_tests(tests, open_host, close_host);
-}
+TESTS(open_host, close_host)

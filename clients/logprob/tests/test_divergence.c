@@ -1,10 +1,5 @@
 /* Divergences from reference logits and their gradients against fp64, for all kernels, and on ranks that share a vocabulary. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "support/ranks.h"
 #include "support/shards.h"
@@ -202,9 +197,8 @@ static batch_options pair_options(uint64_t round)
     return o;
 }
 
-static void random_pairs_are_true(void **state)
+TEST(random_pairs_are_true)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     {
         for (uint64_t round = 0, rounds = (uint64_t)share_of(100); round < rounds; round++) {
@@ -221,9 +215,8 @@ static void random_pairs_are_true(void **state)
 }
 
 /* Equal rows: exactly 0. The same bits for any number of threads and in place. */
-static void equal_rows_have_no_divergence(void **state)
+TEST(equal_rows_have_no_divergence)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     {
         for (int beta = 0; beta < BETAS; beta++) {
@@ -249,9 +242,8 @@ static void equal_rows_have_no_divergence(void **state)
     }
 }
 
-static void threads_and_places_change_nothing(void **state)
+TEST(threads_and_places_change_nothing)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     {
         for (int beta = 0; beta < BETAS; beta++) {
@@ -278,9 +270,8 @@ static void threads_and_places_change_nothing(void **state)
 }
 
 /* Columns: both -inf; p = 0 alone; q = 0 alone. */
-static void impossible_tokens_are_handled(void **state)
+TEST(impossible_tokens_are_handled)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     {
         for (int beta = 0; beta < BETAS; beta++) {
@@ -310,9 +301,8 @@ static void impossible_tokens_are_handled(void **state)
 
 /* ---- errors -------------------------------------------------------------------------------------------------------- */
 
-static void wrong_arguments_are_refused(void **state)
+TEST(wrong_arguments_are_refused)
 {
-    (void)state;
     const batch_options options = {.batch = 2, .sequence = 3, .columns = 50, .with_entropy = true};
     pair p = new_pair(&options, 0.5f, 5);
     bp_logprob *client = new_client(device, &p.b, BP_KERNELS_PLAIN, 1);
@@ -389,9 +379,8 @@ static bool run_share(host_rank *r)
     return good;
 }
 
-static void ranks_share_a_vocabulary(void **state)
+TEST(ranks_share_a_vocabulary)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     {
         for (uint32_t ranks = 2; ranks <= 3; ranks++) {
@@ -412,13 +401,4 @@ static void ranks_share_a_vocabulary(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_pairs_are_true),
-                                       cmocka_unit_test(equal_rows_have_no_divergence),
-                                       cmocka_unit_test(threads_and_places_change_nothing),
-                                       cmocka_unit_test(impossible_tokens_are_handled),
-                                       cmocka_unit_test(wrong_arguments_are_refused),
-                                       cmocka_unit_test(ranks_share_a_vocabulary)};
-    return cmocka_run_group_tests(tests, open_host, close_host);
-}
+TESTS(open_host, close_host)

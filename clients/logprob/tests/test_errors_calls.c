@@ -1,10 +1,5 @@
 /* Calls that are refused, with and without a stream: the error has the argument and its numbers, and nothing is written. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "support/batches.h"
 #include "support/hosts.h"
@@ -94,9 +89,8 @@ static void restore_scenario(void)
 
 #define BAD BP_ERR_INVALID_ARGUMENT
 
-static void everything_may_be_missing(void **state)
+TEST(everything_may_be_missing)
 {
-    (void)state;
     assert_fails(bp_logprob_forward(NULL, &s.call, &s.outputs, NULL), BAD, "");
     assert_fails(bp_logprob_forward(s.client, NULL, &s.outputs, NULL), BAD, "");
     assert_fails(bp_logprob_forward(s.client, &s.call, NULL, NULL), BAD, "");
@@ -111,9 +105,8 @@ static void everything_may_be_missing(void **state)
     assert_nothing_written();
 }
 
-static void pointers_are_needed(void **state)
+TEST(pointers_are_needed)
 {
-    (void)state;
     s.call.logits.data = NULL;
     assert_both_fail(BAD, "logits");
     s.call.tokens.target.data = NULL;
@@ -125,9 +118,8 @@ static void pointers_are_needed(void **state)
     assert_backward_fails(BAD, "saved");
 }
 
-static void pointers_are_aligned_to_their_elements(void **state)
+TEST(pointers_are_aligned_to_their_elements)
 {
-    (void)state;
     s.call.logits.data = (char *)s.call.logits.data + 2;
     assert_both_fail(BAD, "logits", "align");
     s.call.tokens.target.data = (char *)s.call.tokens.target.data + 4;
@@ -154,9 +146,8 @@ static void pointers_are_aligned_to_their_elements(void **state)
     assert_backward_fails(BAD, "grad", "align");
 }
 
-static void dtypes_are_those_served(void **state)
+TEST(dtypes_are_those_served)
 {
-    (void)state;
     static const bp_dtype others[] = {BP_DTYPE_NONE, BP_DTYPE_FP64, BP_DTYPE_FP8_E4M3, BP_DTYPE_INT32, BP_DTYPE_UINT16};
     for (size_t i = 0; i < 5; i++) {
         s.call.logits.dtype = others[i];
@@ -176,18 +167,16 @@ static void dtypes_are_those_served(void **state)
 }
 
 /* A gradient is fp32 or of the logits' dtype. */
-static void gradients_are_not_of_a_third_dtype(void **state)
+TEST(gradients_are_not_of_a_third_dtype)
 {
-    (void)state;
     s.gradients.logits_grad.dtype = BP_DTYPE_BF16;
     assert_backward_fails(BAD, "gradient", "bf16", "fp32");
     s.call.logits.dtype = BP_DTYPE_FP16;
     assert_backward_fails(BAD, "gradient", "bf16", "fp16");
 }
 
-static void temperatures_and_their_inverses_are_normal_numbers(void **state)
+TEST(temperatures_and_their_inverses_are_normal_numbers)
 {
-    (void)state;
     const float bad[] = {0, -0.0f, -1, NAN, INFINITY, -INFINITY, 1e-38f, 8.6e37f};
     for (size_t i = 0; i < 8; i++) {
         s.call.tokens.temperature = bad[i];
@@ -195,9 +184,8 @@ static void temperatures_and_their_inverses_are_normal_numbers(void **state)
     }
 }
 
-static void shapes_are_the_configs(void **state)
+TEST(shapes_are_the_configs)
 {
-    (void)state;
     s.call.logits.columns = 99;
     assert_both_fail(BAD, "99", "100");
     s.call.logits.columns = 0;
@@ -221,9 +209,8 @@ static void shapes_are_the_configs(void **state)
 }
 
 /* Overlapping rows of a gradient, and overlapping elements of an output. */
-static void rows_that_are_written_do_not_overlap(void **state)
+TEST(rows_that_are_written_do_not_overlap)
 {
-    (void)state;
     s.gradients.logits_grad.stride = 99;
     s.gradients.logits_grad.batch_stride = 500;
     assert_backward_fails(BAD, "gradient", "99");
@@ -251,9 +238,8 @@ static void rows_that_are_written_do_not_overlap(void **state)
     assert_nothing_written();
 }
 
-static void strides_must_not_leave_64_bits(void **state)
+TEST(strides_must_not_leave_64_bits)
 {
-    (void)state;
     const int64_t far[] = {INT64_MAX, INT64_MAX / 4, INT64_MIN, INT64_MIN / 4};
     for (size_t i = 0; i < 4; i++) {
         s.call.logits.stride = s.call.logits.batch_stride = far[i];
@@ -266,9 +252,8 @@ static void strides_must_not_leave_64_bits(void **state)
     }
 }
 
-static void the_gradient_is_beside_the_logits_or_in_place(void **state)
+TEST(the_gradient_is_beside_the_logits_or_in_place)
 {
-    (void)state;
     s.gradients.logits_grad.data = s.call.logits.data;
     assert_backward_fails(BAD, "logits", "in_place");
     s.gradients.logits_grad.data = (float *)s.call.logits.data + 100;
@@ -290,9 +275,8 @@ static void the_gradient_is_beside_the_logits_or_in_place(void **state)
     assert_backward_fails(BAD, "in_place");
 }
 
-static void saved_memory_is_large_enough(void **state)
+TEST(saved_memory_is_large_enough)
 {
-    (void)state;
     s.outputs.saved_bytes = 119;
     assert_forward_fails(BAD, "saved", "119", "120");
     s.outputs.entropy.data = NULL;
@@ -305,9 +289,8 @@ static void saved_memory_is_large_enough(void **state)
     assert_backward_fails(BAD, "saved", "79", "80");
 }
 
-static void structs_say_their_size(void **state)
+TEST(structs_say_their_size)
 {
-    (void)state;
     s.call.size = 3;
     assert_both_fail(BAD, "");
     s.outputs.size = 0;
@@ -316,9 +299,8 @@ static void structs_say_their_size(void **state)
     assert_backward_fails(BAD, "");
 }
 
-static void streams_are_of_the_same_device(void **state)
+TEST(streams_are_of_the_same_device)
 {
-    (void)state;
     bp_device *other = NULL;
     bp_stream *stream = NULL;
     assert_ok(bp_device_create_host(NULL, &other));
@@ -331,9 +313,8 @@ static void streams_are_of_the_same_device(void **state)
 }
 
 /* A call without tokens succeeds, and needs no memory. */
-static void batches_without_tokens_succeed(void **state)
+TEST(batches_without_tokens_succeed)
 {
-    (void)state;
     for (int which = 0; which < 3; which++) {
         s.call.logits.batch = s.gradients.logits_grad.batch = which == 1 ? 2 : 0;
         s.call.logits.sequence = s.gradients.logits_grad.sequence = which == 2 ? 3 : 0;
@@ -343,9 +324,8 @@ static void batches_without_tokens_succeed(void **state)
     assert_nothing_written();
 }
 
-static void targets_and_caps_are_in_range(void **state)
+TEST(targets_and_caps_are_in_range)
 {
-    (void)state;
     s.call.tokens.targets = 0;
     assert_both_fail(BAD, "0 targets", "max_targets 1");
     s.call.tokens.targets = 2; /* of a client with 1 */
@@ -369,9 +349,8 @@ static void targets_and_caps_are_in_range(void **state)
 }
 
 /* The values of a token must not overlap those of another. */
-static void values_of_targets_do_not_overlap(void **state)
+TEST(values_of_targets_do_not_overlap)
 {
-    (void)state;
     batch_options options = {.batch = 2, .sequence = 5, .columns = 100, .targets = 3};
     batch b = new_batch(&options);
     bp_logprob *client = new_client(device, &b, BP_KERNELS_PLAIN, 1);
@@ -394,9 +373,8 @@ static void values_of_targets_do_not_overlap(void **state)
     free_batch(&b);
 }
 
-static void one_call_checks_both(void **state)
+TEST(one_call_checks_both)
 {
-    (void)state;
     s.outputs.saved = NULL;
     s.gradients.saved = NULL;
     assert_fails(bp_logprob_forward_backward(s.client, &s.call, &s.outputs, &s.gradients, NULL), BAD, "saved");
@@ -421,34 +399,11 @@ static void one_call_checks_both(void **state)
 }
 
 /* After all these errors the client still works. */
-static void errors_leave_a_client_that_works(void **state)
+TEST(errors_leave_a_client_that_works)
 {
-    (void)state;
     s.call.tokens.temperature = -5;
     assert_both_fail(BAD, "-5");
     check_both(s.client, &s.b);
 }
 
-int main(void)
-{
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
-    const struct CMUnitTest tests[] = {CASE(everything_may_be_missing),
-                                       CASE(pointers_are_needed),
-                                       CASE(pointers_are_aligned_to_their_elements),
-                                       CASE(dtypes_are_those_served),
-                                       CASE(gradients_are_not_of_a_third_dtype),
-                                       CASE(temperatures_and_their_inverses_are_normal_numbers),
-                                       CASE(shapes_are_the_configs),
-                                       CASE(rows_that_are_written_do_not_overlap),
-                                       CASE(strides_must_not_leave_64_bits),
-                                       CASE(the_gradient_is_beside_the_logits_or_in_place),
-                                       CASE(saved_memory_is_large_enough),
-                                       CASE(structs_say_their_size),
-                                       CASE(streams_are_of_the_same_device),
-                                       CASE(batches_without_tokens_succeed),
-                                       CASE(targets_and_caps_are_in_range),
-                                       CASE(values_of_targets_do_not_overlap),
-                                       CASE(one_call_checks_both),
-                                       CASE(errors_leave_a_client_that_works)};
-    return cmocka_run_group_tests(tests, open_host, close_host);
-}
+TESTS_EACH(begin, end, open_host, close_host)

@@ -1,10 +1,5 @@
 /* Creation of clients that is refused: the error has the argument and its numbers, and nothing is created. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "support/batches.h"
 #include "support/hosts.h"
@@ -30,9 +25,8 @@ static bp_logprob_config good_config(void)
         assert_ptr_equal(no_client, &no_client);                                                                       \
     } while (0)
 
-static void defaults_match_the_header(void **state)
+TEST(defaults_match_the_header)
 {
-    (void)state;
     bp_logprob_config config;
     memset(&config, 0xee, sizeof config);
     assert_ok(bp_logprob_config_init(&config, sizeof config));
@@ -51,9 +45,8 @@ static void defaults_match_the_header(void **state)
 }
 
 /* Bytes after the struct of an older header stay unchanged. */
-static void structs_of_other_sizes_are_refused_or_kept_within(void **state)
+TEST(structs_of_other_sizes_are_refused_or_kept_within)
 {
-    (void)state;
     bp_logprob_config config;
     memset(&config, 0xee, sizeof config);
     bp_logprob_config before = config;
@@ -65,9 +58,8 @@ static void structs_of_other_sizes_are_refused_or_kept_within(void **state)
     assert_no_client(device, &config, BP_ERR_INVALID_ARGUMENT, "");
 }
 
-static void a_client_needs_a_device_and_a_config(void **state)
+TEST(a_client_needs_a_device_and_a_config)
 {
-    (void)state;
     bp_logprob_config config = good_config();
     assert_no_client(NULL, &config, BP_ERR_INVALID_ARGUMENT, "");
     assert_no_client(device, NULL, BP_ERR_INVALID_ARGUMENT, "");
@@ -77,9 +69,8 @@ static void a_client_needs_a_device_and_a_config(void **state)
     bp_logprob_destroy(&none);
 }
 
-static void tokens_and_vocabulary_must_not_be_empty(void **state)
+TEST(tokens_and_vocabulary_must_not_be_empty)
 {
-    (void)state;
     bp_logprob_config config = good_config();
     config.vocab = 0;
     assert_no_client(device, &config, BP_ERR_INVALID_ARGUMENT, "vocab");
@@ -88,9 +79,8 @@ static void tokens_and_vocabulary_must_not_be_empty(void **state)
     assert_no_client(device, &config, BP_ERR_INVALID_ARGUMENT, "token");
 }
 
-static void choices_must_be_known(void **state)
+TEST(choices_must_be_known)
 {
-    (void)state;
     bp_logprob_config config = good_config();
     config.targets = (bp_targets)77;
     assert_no_client(device, &config, BP_ERR_INVALID_ARGUMENT, "77");
@@ -98,9 +88,8 @@ static void choices_must_be_known(void **state)
     assert_no_client(device, &config, BP_ERR_INVALID_ARGUMENT, "target");
 }
 
-static void sizes_must_fit(void **state)
+TEST(sizes_must_fit)
 {
-    (void)state;
     bp_logprob_config config = good_config();
     config.max_tokens = UINT64_MAX;
     assert_no_client(device, &config, BP_ERR_OVERFLOW, "18446744073709551615");
@@ -122,9 +111,8 @@ static void sizes_must_fit(void **state)
 }
 
 /* More memory than the device has is reported, not allocated. */
-static void insufficient_memory_is_reported(void **state)
+TEST(insufficient_memory_is_reported)
 {
-    (void)state;
     bp_host_config small;
     bp_device *little = NULL;
     assert_ok(bp_host_config_init(&small, sizeof small));
@@ -139,9 +127,8 @@ static void insufficient_memory_is_reported(void **state)
     bp_device_destroy(&little);
 }
 
-static void devices_without_kernels_are_refused(void **state)
+TEST(devices_without_kernels_are_refused)
 {
-    (void)state;
     bp_device *nothing = NULL;
     bp_logprob_config config = good_config();
     assert_ok(bp_device_create_null(&nothing));
@@ -149,9 +136,8 @@ static void devices_without_kernels_are_refused(void **state)
     bp_device_destroy(&nothing);
 }
 
-static void saved_bytes_are_8_or_12_a_token(void **state)
+TEST(saved_bytes_are_8_or_12_a_token)
 {
-    (void)state;
     uint64_t bytes = 0;
     assert_ok(bp_logprob_saved_bytes(1000, 0, &bytes));
     assert_int_equal(bytes, 8000);
@@ -162,9 +148,8 @@ static void saved_bytes_are_8_or_12_a_token(void **state)
 }
 
 /* One rank needs no workspaces, except for a record of invalid targets; then the plan matches the allocation. */
-static void workspaces_match_their_plan(void **state)
+TEST(workspaces_match_their_plan)
 {
-    (void)state;
     for (int checked = 0; checked < 2; checked++) {
         bp_logprob_config config = good_config();
         bp_logprob *client = NULL;
@@ -189,9 +174,8 @@ static void workspaces_match_their_plan(void **state)
     }
 }
 
-static void targets_of_a_token_are_1_to_128(void **state)
+TEST(targets_of_a_token_are_1_to_128)
 {
-    (void)state;
     static const uint32_t bad[] = {0, 129, UINT32_MAX};
     for (size_t i = 0; i < 3; i++) {
         bp_logprob_config config = good_config();
@@ -201,9 +185,8 @@ static void targets_of_a_token_are_1_to_128(void **state)
 }
 
 /* A mask of kernels that this machine lacks falls back to plain ones; unknown bits are ignored. */
-static void plain_kernels_are_always_there(void **state)
+TEST(plain_kernels_are_always_there)
 {
-    (void)state;
     bp_logprob_config config = good_config();
     bp_logprob *client = NULL;
     bp_logprob_info info;
@@ -214,9 +197,8 @@ static void plain_kernels_are_always_there(void **state)
     bp_logprob_destroy(&client);
 }
 
-static void the_device_outlives_its_callers_reference(void **state)
+TEST(the_device_outlives_its_callers_reference)
 {
-    (void)state;
     bp_device *mine = NULL;
     assert_ok(bp_device_create_host(NULL, &mine));
     batch_options options = {.batch = 1, .sequence = 4, .columns = 30, .with_entropy = true};
@@ -228,20 +210,4 @@ static void the_device_outlives_its_callers_reference(void **state)
     free_batch(&b);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(defaults_match_the_header),
-                                       cmocka_unit_test(structs_of_other_sizes_are_refused_or_kept_within),
-                                       cmocka_unit_test(a_client_needs_a_device_and_a_config),
-                                       cmocka_unit_test(tokens_and_vocabulary_must_not_be_empty),
-                                       cmocka_unit_test(choices_must_be_known),
-                                       cmocka_unit_test(sizes_must_fit),
-                                       cmocka_unit_test(insufficient_memory_is_reported),
-                                       cmocka_unit_test(devices_without_kernels_are_refused),
-                                       cmocka_unit_test(saved_bytes_are_8_or_12_a_token),
-                                       cmocka_unit_test(workspaces_match_their_plan),
-                                       cmocka_unit_test(targets_of_a_token_are_1_to_128),
-                                       cmocka_unit_test(plain_kernels_are_always_there),
-                                       cmocka_unit_test(the_device_outlives_its_callers_reference)};
-    return cmocka_run_group_tests(tests, open_host, close_host);
-}
+TESTS(open_host, close_host)

@@ -1,10 +1,5 @@
 /* The smallest and largest logit of each row against a plain loop, over dtypes, strides, masks and non-finite numbers. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "support/batches.h"
 #include "support/hosts.h"
@@ -93,9 +88,8 @@ static void check_range(bp_logprob *client, const batch *b, layout where, int wh
 
 /* ---- batches ------------------------------------------------------------------------------------------------------- */
 
-static void any_dtype_layout_and_mask(void **state)
+TEST(any_dtype_layout_and_mask)
 {
-    (void)state;
     seed(71);
     FOR_KERNELS(kernels)
     {
@@ -122,9 +116,8 @@ static void any_dtype_layout_and_mask(void **state)
 }
 
 /* Every number of columns around the sizes of vectors and tiles, at every alignment. */
-static void any_columns_at_any_address(void **state)
+TEST(any_columns_at_any_address)
 {
-    (void)state;
     seed(72);
     FOR_KERNELS(kernels)
     {
@@ -147,9 +140,8 @@ static void any_columns_at_any_address(void **state)
 }
 
 /* Rows with one extreme value at varying positions. */
-static void extremes_may_be_anywhere(void **state)
+TEST(extremes_may_be_anywhere)
 {
-    (void)state;
     seed(73);
     FOR_KERNELS(kernels)
     {
@@ -168,9 +160,8 @@ static void extremes_may_be_anywhere(void **state)
 
 /* ---- numbers ------------------------------------------------------------------------------------------------------- */
 
-static void nan_and_infinities(void **state)
+TEST(nan_and_infinities)
 {
-    (void)state;
     enum { COLUMNS = 77, ROWS = 12 };
     seed(74);
     FOR_KERNELS(kernels)
@@ -207,9 +198,8 @@ static void nan_and_infinities(void **state)
     }
 }
 
-static void one_column_is_both(void **state)
+TEST(one_column_is_both)
 {
-    (void)state;
     seed(75);
     FOR_KERNELS(kernels)
     {
@@ -235,9 +225,8 @@ static void one_column_is_both(void **state)
 static const batch_options SMALL = {.batch = 2, .sequence = 9, .columns = 700, .masked = true};
 
 /* A range call between forward and backward disturbs neither; its structs may be reused at once. */
-static void ranges_are_in_the_order_of_streams(void **state)
+TEST(ranges_are_in_the_order_of_streams)
 {
-    (void)state;
     bp_stream *stream = NULL;
     batch b = new_batch(&SMALL);
     view least = new_values(&b, (layout){0}), largest = new_values(&b, (layout){0});
@@ -263,9 +252,8 @@ static void ranges_are_in_the_order_of_streams(void **state)
     free_batch(&b);
 }
 
-static void batches_without_tokens_succeed(void **state)
+TEST(batches_without_tokens_succeed)
 {
-    (void)state;
     batch b = new_batch(&SMALL);
     view least = new_values(&b, (layout){0});
     bp_logprob *client = new_client(device, &b, BP_KERNELS_PLAIN, 1);
@@ -281,9 +269,8 @@ static void batches_without_tokens_succeed(void **state)
 
 #define BAD BP_ERR_INVALID_ARGUMENT
 
-static void overflows_are_refused(void **state)
+TEST(overflows_are_refused)
 {
-    (void)state;
     batch b = new_batch(&SMALL);
     view least = new_values(&b, (layout){0}), largest = new_values(&b, (layout){0});
     bp_logprob *client = new_client(device, &b, BP_KERNELS_PLAIN, 1);
@@ -318,15 +305,4 @@ static void overflows_are_refused(void **state)
     free_batch(&b);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(any_dtype_layout_and_mask),
-                                       cmocka_unit_test(any_columns_at_any_address),
-                                       cmocka_unit_test(extremes_may_be_anywhere),
-                                       cmocka_unit_test(nan_and_infinities),
-                                       cmocka_unit_test(one_column_is_both),
-                                       cmocka_unit_test(ranges_are_in_the_order_of_streams),
-                                       cmocka_unit_test(batches_without_tokens_succeed),
-                                       cmocka_unit_test(overflows_are_refused)};
-    return cmocka_run_group_tests(tests, open_host, close_host);
-}
+TESTS(open_host, close_host)

@@ -1,10 +1,5 @@
 /* Golden values, derived by hand in fp64, for all kernels and every dtype that represents the inputs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "support/batches.h"
 #include "support/hosts.h"
@@ -73,9 +68,8 @@ static void check_goldens(const kernels_row *kernels, bp_dtype dtype)
     free_batch(&b);
 }
 
-static void golden_values(void **state)
+TEST(golden_values)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     for (size_t d = 0; d < 3; d++)
         check_goldens(kernels, DTYPES[d]);
@@ -103,9 +97,8 @@ static void check_uniform(const kernels_row *kernels, uint64_t columns, double l
     free_batch(&b);
 }
 
-static void uniform_logits_have_minus_log_v(void **state)
+TEST(uniform_logits_have_minus_log_v)
 {
-    (void)state;
     static const uint64_t columns[] = {1, 2, 7, 2047, 2048, 2049, 32000, 128001};
     static const double levels[] = {0, -200, 1e4, -3e38};
     FOR_KERNELS(kernels)
@@ -115,9 +108,8 @@ static void uniform_logits_have_minus_log_v(void **state)
 }
 
 /* The reference of other tests matches the golden values. */
-static void reference_matches_golden_values(void **state)
+TEST(reference_matches_golden_values)
 {
-    (void)state;
     const double x[] = {1, 2, 3, 4};
     true_row row = row_of(x, 4, 2, 1);
     assert_close(row.logprob, -1.440189699, 1e-9);
@@ -130,9 +122,8 @@ static void reference_matches_golden_values(void **state)
 }
 
 /* Against finite differences of the reference's forward, with temperatures. */
-static void reference_gradients_match_differences(void **state)
+TEST(reference_gradients_match_differences)
 {
-    (void)state;
     seed(3);
     for (int round = 0; round < 20; round++) {
         double x[9], temperature = 0.3 + 0.2 * round, g = random_fraction(), h = random_fraction();
@@ -155,9 +146,8 @@ static void reference_gradients_match_differences(void **state)
     }
 }
 
-static void reference_rounding(void **state)
+TEST(reference_rounding)
 {
-    (void)state;
     uint16_t bits = 0;
     for (int dtype = BP_DTYPE_FP16; dtype <= BP_DTYPE_BF16; dtype++) {
         for (uint32_t i = 0; i < 65536; i++) {
@@ -181,11 +171,4 @@ static void reference_rounding(void **state)
     assert_int_equal(bits, 0x3f81);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(reference_matches_golden_values),
-                                       cmocka_unit_test(reference_gradients_match_differences),
-                                       cmocka_unit_test(reference_rounding), cmocka_unit_test(golden_values),
-                                       cmocka_unit_test(uniform_logits_have_minus_log_v)};
-    return cmocka_run_group_tests(tests, open_host, close_host);
-}
+TESTS(open_host, close_host)

@@ -1,10 +1,5 @@
 /* Offsets beyond 2^31 elements and 2^32 bytes, in a sparse mapping with few touched pages. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "support/batches.h"
 #include "support/hosts.h"
@@ -79,9 +74,8 @@ static void check_far(const kernels_row *kernels, bp_dtype dtype, int64_t batch_
     munmap(f.grad, f.bytes);
 }
 
-static void rows_may_be_far_apart(void **state)
+TEST(rows_may_be_far_apart)
 {
-    (void)state;
     const int64_t far = (INT64_C(1) << 31) + 4099;
     FOR_KERNELS(kernels)
     {
@@ -130,9 +124,8 @@ static void check_halves(const kernels_row *kernels, bp_dtype dtype)
     munmap(alone, bytes + 64);
 }
 
-static void large_gradients_in_halves_are_like_small_ones(void **state)
+TEST(large_gradients_in_halves_are_like_small_ones)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     {
         check_halves(kernels, BP_DTYPE_BF16);
@@ -141,9 +134,8 @@ static void large_gradients_in_halves_are_like_small_ones(void **state)
 }
 
 /* batch x sequence x columns exceeds 2^31, but almost all rows are masked: their pages are never touched. */
-static void products_of_sizes_may_pass_2_to_the_31(void **state)
+TEST(products_of_sizes_may_pass_2_to_the_31)
 {
-    (void)state;
     const uint64_t columns = 131072, tokens = 20000, bytes = columns * tokens * 2;
     uint16_t *logits = reserve(bytes);
     uint8_t *mask = calloc(tokens, 1);
@@ -184,9 +176,8 @@ static void products_of_sizes_may_pass_2_to_the_31(void **state)
 
 /* A single row with the maximum number of columns, and more bytes than 32 bits: zeros except for one -1. Reads the zero page for about a
  * second. */
-static void a_row_may_have_many_columns(void **state)
+TEST(a_row_may_have_many_columns)
 {
-    (void)state;
     if (!has_kernels(device, &KERNELS[1]))
         skip(); /* plain kernels would take too long */
     const uint64_t columns = INT32_MAX, bytes = columns * 2;
@@ -215,10 +206,4 @@ static void a_row_may_have_many_columns(void **state)
     assert_fails(bp_logprob_create(device, &config, &client), BP_ERR_INVALID_ARGUMENT, "2147483648", "2147483647");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_may_be_far_apart), cmocka_unit_test(products_of_sizes_may_pass_2_to_the_31),
-        cmocka_unit_test(a_row_may_have_many_columns), cmocka_unit_test(large_gradients_in_halves_are_like_small_ones)};
-    return cmocka_run_group_tests(tests, open_host, close_host);
-}
+TESTS(open_host, close_host)

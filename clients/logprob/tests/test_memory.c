@@ -1,10 +1,5 @@
 /* Reads and writes of calls: every requested element, and nothing else. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "support/batches.h"
 #include "support/hosts.h"
@@ -43,9 +38,8 @@ static void check_all_is_written(const batch_options *options, uint32_t kernels)
     free_batch(&b);
 }
 
-static void everything_is_written_over_poison(void **state)
+TEST(everything_is_written_over_poison)
 {
-    (void)state;
     static const uint64_t sequences[] = {1, 17};
     FOR_KERNELS(kernels)
     {
@@ -68,9 +62,8 @@ static void everything_is_written_over_poison(void **state)
 }
 
 /* Gradients large enough for streaming stores, at any alignment. */
-static void large_rows_leave_their_gaps(void **state)
+TEST(large_rows_leave_their_gaps)
 {
-    (void)state;
     batch_options options = {.batch = 1,
                              .sequence = 7,
                              .columns = 620003,
@@ -83,9 +76,8 @@ static void large_rows_leave_their_gaps(void **state)
     }
 }
 
-static void unrequested_outputs_are_not_written(void **state)
+TEST(unrequested_outputs_are_not_written)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     {
         batch_options options = {
@@ -97,9 +89,8 @@ static void unrequested_outputs_are_not_written(void **state)
 }
 
 /* Inference only, without saved statistics; and saved statistics without outputs. */
-static void outputs_are_each_optional(void **state)
+TEST(outputs_are_each_optional)
 {
-    (void)state;
     batch_options options = {.batch = 2, .sequence = 5, .columns = 300, .with_entropy = true};
     batch b = new_batch(&options);
     bp_logprob *client = new_client(device, &b, BP_KERNELS_PLAIN | BP_KERNELS_AVX2 | BP_KERNELS_AVX512, 0);
@@ -169,9 +160,8 @@ static void check_between_forbidden_pages(const kernels_row *kernels, bp_dtype d
     munmap(memory, 5 * room);
 }
 
-static void nothing_is_read_outside_of_rows(void **state)
+TEST(nothing_is_read_outside_of_rows)
 {
-    (void)state;
     static const uint64_t widths[] = {1, 15, 33, 100, 2047, 2048, 3000, 8191};
     FOR_KERNELS(kernels)
     for (int dtype = BP_DTYPE_FP32; dtype <= BP_DTYPE_BF16; dtype++)
@@ -181,9 +171,8 @@ static void nothing_is_read_outside_of_rows(void **state)
 }
 
 /* Strides 0, 0 mean contiguous rows; in place, both spellings are equal, and strides of a single row do not matter. */
-static void strides_of_0_are_rows_without_gaps(void **state)
+TEST(strides_of_0_are_rows_without_gaps)
 {
-    (void)state;
     for (uint64_t rows = 1; rows < 4; rows++) {
         for (int which = 0; which < 4; which++) {
             batch_options options = {.batch = rows, .sequence = 4 - rows, .columns = 41, .with_entropy = true};
@@ -207,9 +196,8 @@ static void strides_of_0_are_rows_without_gaps(void **state)
 }
 
 /* Upstream gradients and targets with stride 0: one value for all. */
-static void one_value_may_stand_for_all(void **state)
+TEST(one_value_may_stand_for_all)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     {
         batch_options options = {.batch = 3,
@@ -226,12 +214,4 @@ static void one_value_may_stand_for_all(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(everything_is_written_over_poison),   cmocka_unit_test(large_rows_leave_their_gaps),
-        cmocka_unit_test(unrequested_outputs_are_not_written), cmocka_unit_test(outputs_are_each_optional),
-        cmocka_unit_test(nothing_is_read_outside_of_rows),     cmocka_unit_test(strides_of_0_are_rows_without_gaps),
-        cmocka_unit_test(one_value_may_stand_for_all)};
-    return cmocka_run_group_tests(tests, open_host, close_host);
-}
+TESTS(open_host, close_host)

@@ -1,10 +1,5 @@
 /* Random shapes, strides, alignments, dtypes, masks and temperatures against fp64, for all kernels. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "support/batches.h"
 #include "support/hosts.h"
@@ -88,18 +83,16 @@ static void check_random(const kernels_row *kernels, uint64_t round)
     free_batch(&b);
 }
 
-static void random_batches_are_true(void **state)
+TEST(random_batches_are_true)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     for (uint64_t round = 0, rounds = (uint64_t)share_of(150); round < rounds; round++)
         check_random(kernels, round);
 }
 
 /* Negative strides of sequences and batches. */
-static void strides_may_be_negative(void **state)
+TEST(strides_may_be_negative)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     {
         for (uint32_t bits = 1; bits < 4; bits++) {
@@ -126,9 +119,8 @@ static void strides_may_be_negative(void **state)
 }
 
 /* The largest forward error over rows as long as vocabularies, as promised in the header. */
-static void long_rows_stay_within_2e_6(void **state)
+TEST(long_rows_stay_within_2e_6)
 {
-    (void)state;
     static const uint64_t widths[] = {32000, 131072};
     FOR_KERNELS(kernels)
     {
@@ -171,9 +163,8 @@ static double loss_of(const batch *b, uint64_t s)
 }
 
 /* Gradients against central differences of the reference's forward in fp64. */
-static void gradients_match_finite_differences(void **state)
+TEST(gradients_match_finite_differences)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     {
         for (int more = 0; more < 2; more++) {
@@ -208,10 +199,4 @@ static void gradients_match_finite_differences(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_batches_are_true), cmocka_unit_test(strides_may_be_negative),
-        cmocka_unit_test(long_rows_stay_within_2e_6), cmocka_unit_test(gradients_match_finite_differences)};
-    return cmocka_run_group_tests(tests, open_host, close_host);
-}
+TESTS(open_host, close_host)

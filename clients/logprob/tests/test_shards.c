@@ -1,10 +1,5 @@
 /* A vocabulary sharded over ranks that are threads, with blocking and enqueued collectives. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "support/ranks.h"
 #include "support/shards.h"
@@ -41,9 +36,8 @@ static void check_split(const batch_options *options, uint32_t ranks, split wher
         free_batch(&s.b[r]);
 }
 
-static void shards_match_a_single_rank(void **state)
+TEST(shards_match_a_single_rank)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     {
         for (uint32_t ranks = 1; ranks <= 4; ranks++) {
@@ -75,9 +69,8 @@ static void shards_match_a_single_rank(void **state)
 }
 
 /* The first and last id of each shard, and those just outside the vocabulary. */
-static void targets_may_be_at_edges(void **state)
+TEST(targets_may_be_at_edges)
 {
-    (void)state;
     batch_options options = {.batch = 1,
                              .sequence = 10,
                              .columns = 40,
@@ -99,18 +92,16 @@ static void targets_may_be_at_edges(void **state)
     }
 }
 
-static void in_place_works_in_shards(void **state)
+TEST(in_place_works_in_shards)
 {
-    (void)state;
     batch_options options = {.batch = 1, .sequence = 5, .columns = 900, .in_place = true, .with_entropy = true};
     for (uint32_t ranks = 2; ranks <= 4; ranks += 2)
         check_split(&options, ranks, uneven_split(900, ranks), 7, 1);
 }
 
 /* A shard of only -inf, or far below the others. */
-static void shards_may_be_only_minus_infinity(void **state)
+TEST(shards_may_be_only_minus_infinity)
 {
-    (void)state;
     batch_options options = {.batch = 1, .sequence = 3, .columns = 400, .with_entropy = true};
     setting s = {.where = even_split(400, 4), .kernels = 7, .own_stream = true};
     for (uint32_t r = 0; r < 4; r++) {
@@ -136,9 +127,8 @@ static bool run_errors(host_rank *r)
     return bad_shards_are_refused(r->device, r->comm);
 }
 
-static void shards_that_do_not_tile_are_refused_on_all_ranks(void **state)
+TEST(shards_that_do_not_tile_are_refused_on_all_ranks)
 {
-    (void)state;
     for (uint32_t ranks = 2; ranks <= 4; ranks++)
         run_host_ranks(ranks, false, 0, run_errors, NULL);
 }
@@ -170,9 +160,8 @@ static bool run_poor_rank(host_rank *r)
     return good;
 }
 
-static void creation_failure_on_one_rank_fails_on_all(void **state)
+TEST(creation_failure_on_one_rank_fails_on_all)
 {
-    (void)state;
     int anything = 0;
     run_host_ranks(3, false, 0, run_poor_rank, NULL);
     run_host_ranks(3, false, 0, run_poor_rank, &anything);
@@ -206,9 +195,8 @@ static bool run_careless_rank(host_rank *r)
     return good && client == NULL && head == NULL;
 }
 
-static void invalid_arguments_on_one_rank_fail_on_all(void **state)
+TEST(invalid_arguments_on_one_rank_fail_on_all)
 {
-    (void)state;
     run_host_ranks(2, false, 0, run_careless_rank, has_products(device) ? device : NULL);
 }
 
@@ -242,9 +230,8 @@ static bool run_targets(host_rank *r)
     return good;
 }
 
-static void targets_outside_are_reported_on_every_rank(void **state)
+TEST(targets_outside_are_reported_on_every_rank)
 {
-    (void)state;
     batch_options options = {.batch = 1, .sequence = 6, .columns = 60};
     batch b[3];
     for (uint32_t r = 0; r < 3; r++) {
@@ -280,9 +267,8 @@ static bool run_unequal_targets(host_rank *r)
     return good;
 }
 
-static void a_target_outside_on_one_rank_fails_on_all(void **state)
+TEST(a_target_outside_on_one_rank_fails_on_all)
 {
-    (void)state;
     batch_options options = {.batch = 1, .sequence = 6, .columns = 60};
     batch b[3];
     for (uint32_t r = 0; r < 3; r++) {
@@ -295,16 +281,4 @@ static void a_target_outside_on_one_rank_fails_on_all(void **state)
         free_batch(&b[r]);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(shards_match_a_single_rank),
-                                       cmocka_unit_test(targets_may_be_at_edges),
-                                       cmocka_unit_test(in_place_works_in_shards),
-                                       cmocka_unit_test(shards_may_be_only_minus_infinity),
-                                       cmocka_unit_test(shards_that_do_not_tile_are_refused_on_all_ranks),
-                                       cmocka_unit_test(creation_failure_on_one_rank_fails_on_all),
-                                       cmocka_unit_test(invalid_arguments_on_one_rank_fail_on_all),
-                                       cmocka_unit_test(targets_outside_are_reported_on_every_rank),
-                                       cmocka_unit_test(a_target_outside_on_one_rank_fails_on_all)};
-    return cmocka_run_group_tests(tests, open_host, close_host);
-}
+TESTS(open_host, close_host)

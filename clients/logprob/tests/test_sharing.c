@@ -1,10 +1,5 @@
 /* Log-probability and entropy together have the same values as apart, and their gradients add up. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "support/batches.h"
 #include "support/hosts.h"
@@ -62,18 +57,16 @@ static void together_or_apart(const kernels_row *kernels, bp_dtype dtype)
     free_batch(&other);
 }
 
-static void together_equals_each_alone(void **state)
+TEST(together_equals_each_alone)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     for (int dtype = BP_DTYPE_FP32; dtype <= BP_DTYPE_BF16; dtype++)
         together_or_apart(kernels, (bp_dtype)dtype);
 }
 
 /* Statistics with entropies also serve a backward without them, repeatedly. */
-static void one_forward_serves_several_backwards(void **state)
+TEST(one_forward_serves_several_backwards)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     {
         batch both = batch_for(true, true, BP_DTYPE_BF16), one = batch_for(true, false, BP_DTYPE_BF16);
@@ -96,9 +89,8 @@ static void one_forward_serves_several_backwards(void **state)
 }
 
 /* In place with both upstream gradients: the logits are overwritten while two terms need them. */
-static void in_place_has_both_terms(void **state)
+TEST(in_place_has_both_terms)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     {
         for (int dtype = BP_DTYPE_FP32; dtype <= BP_DTYPE_BF16; dtype++) {
@@ -115,9 +107,8 @@ static void in_place_has_both_terms(void **state)
 }
 
 /* Saved statistics belong to the caller: another client with the same kernels can use them. */
-static void saved_statistics_belong_to_the_caller(void **state)
+TEST(saved_statistics_belong_to_the_caller)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     {
         batch b = batch_for(true, true, BP_DTYPE_FP32);
@@ -131,10 +122,4 @@ static void saved_statistics_belong_to_the_caller(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(together_equals_each_alone), cmocka_unit_test(one_forward_serves_several_backwards),
-        cmocka_unit_test(in_place_has_both_terms), cmocka_unit_test(saved_statistics_belong_to_the_caller)};
-    return cmocka_run_group_tests(tests, open_host, close_host);
-}
+TESTS(open_host, close_host)

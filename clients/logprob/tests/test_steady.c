@@ -1,19 +1,13 @@
 /* A client or head does not allocate after its creation, on the caller's and the streams' threads. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "head/heads.h"
 #include "support/allocations.h"
 #include "support/hosts.h"
 #include "support/pools.h"
 
-static void counting_counts(void **state)
+TEST(counting_counts)
 {
-    (void)state;
     count_allocations();
     batch_options options = {.batch = 1, .sequence = 1, .columns = 9};
     batch b = new_batch(&options);
@@ -41,9 +35,8 @@ static void serve(bp_logprob *client, const batch *b, bp_stream *stream, int tim
 }
 
 /* From the first call. */
-static void clients_do_not_allocate(void **state)
+TEST(clients_do_not_allocate)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     {
         for (uint32_t threads = 1; threads <= 3; threads++) {
@@ -64,9 +57,8 @@ static void clients_do_not_allocate(void **state)
     }
 }
 
-static void device_memory_stays_as_it_was_made(void **state)
+TEST(device_memory_stays_as_it_was_made)
 {
-    (void)state;
     bp_device *own = new_host();
     batch_options options = {.batch = 2, .sequence = 40, .columns = 500, .with_entropy = true};
     batch b = new_batch(&options);
@@ -103,9 +95,8 @@ static void serve_head(bp_lm_head *head, const head_batch *h, bp_stream *stream,
     }
 }
 
-static void heads_do_not_allocate(void **state)
+TEST(heads_do_not_allocate)
 {
-    (void)state;
     if (!has_products(device))
         skip();
     for (int dtype = BP_DTYPE_FP32; dtype <= BP_DTYPE_BF16; dtype++) {
@@ -127,10 +118,4 @@ static void heads_do_not_allocate(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(counting_counts), cmocka_unit_test(clients_do_not_allocate),
-                                       cmocka_unit_test(device_memory_stays_as_it_was_made),
-                                       cmocka_unit_test(heads_do_not_allocate)};
-    return cmocka_run_group_tests(tests, open_host, close_host);
-}
+TESTS(open_host, close_host)

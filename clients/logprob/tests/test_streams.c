@@ -1,10 +1,5 @@
 /* Stream order of calls: work runs in its turn, streams share workspaces, and destruction waits for enqueued work. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -50,9 +45,8 @@ static bool is_all_poison(const view *v)
     return true;
 }
 
-static void work_waits_for_its_turn(void **state)
+TEST(work_waits_for_its_turn)
 {
-    (void)state;
     batch b = new_batch(&SMALL);
     bp_logprob *client = new_client(device, &b, ALL, 2);
     bp_stream *stream = NULL;
@@ -72,9 +66,8 @@ static void work_waits_for_its_turn(void **state)
 }
 
 /* A copy writes the logits before, and one reads the gradient after; the host does not wait in between. */
-static void copies_before_and_after_are_in_order(void **state)
+TEST(copies_before_and_after_are_in_order)
 {
-    (void)state;
     for (uint64_t round = 0; round < 10; round++) {
         bp_device *slow = new_slow_host(400, round);
         bp_stream *stream = NULL;
@@ -103,9 +96,8 @@ static void copies_before_and_after_are_in_order(void **state)
 #define STREAMS 3
 
 /* Calls of one client on alternating streams share its workspaces without interference. */
-static void streams_take_turns(void **state)
+TEST(streams_take_turns)
 {
-    (void)state;
     for (uint64_t round = 0; round < 6; round++) {
         bp_device *slow = new_slow_host(300, 100 + round);
         bp_stream *streams[STREAMS];
@@ -141,9 +133,8 @@ static void streams_take_turns(void **state)
 }
 
 /* NULL: synchronous. */
-static void without_a_stream_calls_wait(void **state)
+TEST(without_a_stream_calls_wait)
 {
-    (void)state;
     bp_device *slow = new_slow_host(2000, 5);
     batch b = new_batch(&SMALL);
     bp_logprob *client = new_client(slow, &b, ALL, 2);
@@ -155,9 +146,8 @@ static void without_a_stream_calls_wait(void **state)
 }
 
 /* A stream that waits for an event sees the results. */
-static void events_mark_the_work(void **state)
+TEST(events_mark_the_work)
 {
-    (void)state;
     bp_device *slow = new_slow_host(500, 9);
     bp_stream *first = NULL, *then = NULL;
     assert_ok(bp_stream_create(slow, "first", &first));
@@ -181,9 +171,8 @@ static void events_mark_the_work(void **state)
 }
 
 /* More calls than the ring holds: they wait, and none is lost. */
-static void many_calls_wait_for_room(void **state)
+TEST(many_calls_wait_for_room)
 {
-    (void)state;
     enum { CALLS = 300 };
     batch_options options = {.batch = 1, .sequence = CALLS, .columns = 50};
     batch b = new_batch(&options);
@@ -212,9 +201,8 @@ static void many_calls_wait_for_room(void **state)
     free_batch(&b);
 }
 
-static void destroying_waits_for_work_on_its_way(void **state)
+TEST(destroying_waits_for_work_on_its_way)
 {
-    (void)state;
     for (int round = 0; round < 5; round++) {
         batch b = new_batch(&SMALL);
         bp_logprob *client = new_client(device, &b, ALL, 2);
@@ -255,9 +243,8 @@ static bool fails_when_done(bp_logprob *client, batch *b, faults *f, unsigned nt
     return met;
 }
 
-static void failed_calls_leave_no_running_work(void **state)
+TEST(failed_calls_leave_no_running_work)
 {
-    (void)state;
     faults f = {0};
     bp_device *slow = new_slow_host(2000, 5), *faulty = NULL;
     assert_ok(trace_device_create(slow, fail_at, &f, &faulty));
@@ -285,9 +272,8 @@ static void failed_calls_leave_no_running_work(void **state)
 }
 
 /* A check waits for the client's work on all streams. */
-static void a_check_waits(void **state)
+TEST(a_check_waits)
 {
-    (void)state;
     bp_device *slow = new_slow_host(3000, 3);
     bp_stream *streams[2];
     batch b[2];
@@ -312,9 +298,8 @@ static void a_check_waits(void **state)
 }
 
 /* Streams may be destroyed before a client that has used them. */
-static void streams_may_go_first(void **state)
+TEST(streams_may_go_first)
 {
-    (void)state;
     bp_device *slow = new_slow_host(1000, 8);
     batch b = new_batch(&SMALL);
     bp_logprob *client = new_client(slow, &b, ALL, 2);
@@ -356,9 +341,8 @@ static void *use_alone(void *argument)
     return NULL;
 }
 
-static void clients_are_independent(void **state)
+TEST(clients_are_independent)
 {
-    (void)state;
     user_of_a_client users[3];
     pthread_t threads[3];
     for (int i = 0; i < 3; i++) {
@@ -395,9 +379,8 @@ static void use_and_destroy(void *argument)
 }
 
 /* A forked child does not wait for its parent's enqueued work. */
-static void a_child_is_refused(void **state)
+TEST(a_child_is_refused)
 {
-    (void)state;
     batch b = new_batch(&SMALL);
     inherited i = {.client = new_client(device, &b, ALL, 1), .b = &b};
     gate g = {0};
@@ -414,19 +397,4 @@ static void a_child_is_refused(void **state)
     free_batch(&b);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(work_waits_for_its_turn),
-                                       cmocka_unit_test(copies_before_and_after_are_in_order),
-                                       cmocka_unit_test(streams_take_turns),
-                                       cmocka_unit_test(without_a_stream_calls_wait),
-                                       cmocka_unit_test(events_mark_the_work),
-                                       cmocka_unit_test(many_calls_wait_for_room),
-                                       cmocka_unit_test(destroying_waits_for_work_on_its_way),
-                                       cmocka_unit_test(failed_calls_leave_no_running_work),
-                                       cmocka_unit_test(a_check_waits),
-                                       cmocka_unit_test(streams_may_go_first),
-                                       cmocka_unit_test(a_child_is_refused),
-                                       cmocka_unit_test(clients_are_independent)};
-    return cmocka_run_group_tests(tests, open_host, close_host);
-}
+TESTS(open_host, close_host)

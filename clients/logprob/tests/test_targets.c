@@ -1,10 +1,5 @@
 /* Targets outside the vocabulary: reported with token and value, by the call or by a check, and NaN. Ignored targets: zeros, rows not read. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "support/batches.h"
 #include "support/hosts.h"
@@ -59,9 +54,8 @@ static void assert_named(bp_logprob *client, const batch *b, bp_stream *stream, 
     assert_ok(bp_logprob_check(client));
 }
 
-static void targets_outside_are_named(void **state)
+TEST(targets_outside_are_named)
 {
-    (void)state;
     static const int64_t wide[] = {999, 1040, 0, -1, -100, INT64_MIN, INT64_MAX, 1000 + (INT64_C(1) << 32)};
     static const int64_t narrow[] = {999, 1040, 0, -1, -100, INT32_MIN, INT32_MAX};
     bp_stream *stream = NULL;
@@ -92,9 +86,8 @@ static void targets_outside_are_named(void **state)
     bp_stream_destroy(&stream);
 }
 
-static void good_targets_at_the_edges_pass(void **state)
+TEST(good_targets_at_the_edges_pass)
 {
-    (void)state;
     batch b = good_batch(BP_DTYPE_INT64, false);
     bp_logprob *client = checked_client(&b, 1);
     put_whole(&b.target, 0, 0, 1000);
@@ -106,9 +99,8 @@ static void good_targets_at_the_edges_pass(void **state)
 }
 
 /* The lowest bad token is reported, for any scheduling of threads. */
-static void the_lowest_bad_target_is_reported(void **state)
+TEST(the_lowest_bad_target_is_reported)
 {
-    (void)state;
     bp_stream *stream = NULL;
     assert_ok(bp_stream_create(device, "s", &stream));
     for (uint32_t threads = 1; threads <= 4; threads++) {
@@ -124,9 +116,8 @@ static void the_lowest_bad_target_is_reported(void **state)
     bp_stream_destroy(&stream);
 }
 
-static void masked_rows_are_not_checked(void **state)
+TEST(masked_rows_are_not_checked)
 {
-    (void)state;
     batch b = good_batch(BP_DTYPE_INT64, true);
     bp_logprob *client = checked_client(&b, 2);
     for (uint64_t i = 0; i < 3; i++)
@@ -140,9 +131,8 @@ static void masked_rows_are_not_checked(void **state)
 }
 
 /* Several calls on a stream before the check: the lowest token of all is reported. */
-static void checks_report_all_calls_since_the_last(void **state)
+TEST(checks_report_all_calls_since_the_last)
 {
-    (void)state;
     bp_stream *stream = NULL;
     assert_ok(bp_stream_create(device, "s", &stream));
     batch a = good_batch(BP_DTYPE_INT64, false), b = good_batch(BP_DTYPE_INT64, false);
@@ -164,9 +154,8 @@ static void checks_report_all_calls_since_the_last(void **state)
 }
 
 /* The token's outputs and gradient are NaN, those of other rows are unaffected. */
-static void bad_targets_leave_other_rows_unaffected(void **state)
+TEST(bad_targets_leave_other_rows_unaffected)
 {
-    (void)state;
     bp_stream *stream = NULL;
     assert_ok(bp_stream_create(device, "s", &stream));
     batch b = good_batch(BP_DTYPE_INT64, false);
@@ -185,9 +174,8 @@ static void bad_targets_leave_other_rows_unaffected(void **state)
 }
 
 /* A client by the defaults: -100 is ignored, its row is not read (POISON is NaN), and its results are zeros; the next id is an error. */
-static void ignored_targets_are_zeros(void **state)
+TEST(ignored_targets_are_zeros)
 {
-    (void)state;
     batch b = good_batch(BP_DTYPE_INT64, false);
     bp_logprob *client = checked_client(&b, 2);
     bp_logprob_batch call = call_of(&b, whole_shard(&b)), defaults;
@@ -214,9 +202,8 @@ static void ignored_targets_are_zeros(void **state)
 
 /* Of several targets an ignored one is 0, and its upstream gradient counts for nothing; all of them ignored are a masked row. Also where the
  * ignored id is in the vocabulary. */
-static void several_targets_may_be_ignored(void **state)
+TEST(several_targets_may_be_ignored)
 {
-    (void)state;
     for (int first = 0; first < 2; first++) {
         for (int strict = 0; strict < 2; strict++) {
             seed(7);
@@ -250,9 +237,8 @@ static void several_targets_may_be_ignored(void **state)
 }
 
 /* As the vocabulary-parallel functions of other projects: 0, and the gradient of -log of the whole sum. */
-static void outside_targets_may_be_masked(void **state)
+TEST(outside_targets_may_be_masked)
 {
-    (void)state;
     seed(8);
     batch_options options = {.batch = 2, .sequence = 9, .columns = 40, .outside_in_16 = 8, .with_entropy = true};
     batch b = new_batch(&options);
@@ -265,16 +251,4 @@ static void outside_targets_may_be_masked(void **state)
     free_batch(&b);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(targets_outside_are_named),
-                                       cmocka_unit_test(good_targets_at_the_edges_pass),
-                                       cmocka_unit_test(the_lowest_bad_target_is_reported),
-                                       cmocka_unit_test(masked_rows_are_not_checked),
-                                       cmocka_unit_test(checks_report_all_calls_since_the_last),
-                                       cmocka_unit_test(bad_targets_leave_other_rows_unaffected),
-                                       cmocka_unit_test(ignored_targets_are_zeros),
-                                       cmocka_unit_test(several_targets_may_be_ignored),
-                                       cmocka_unit_test(outside_targets_may_be_masked)};
-    return cmocka_run_group_tests(tests, open_host, close_host);
-}
+TESTS(open_host, close_host)

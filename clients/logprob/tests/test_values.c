@@ -1,10 +1,5 @@
 /* Logits that have broken other kernels: infinities, NaN, large offsets, partial vectors, targets outside. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "support/batches.h"
 #include "support/hosts.h"
@@ -37,9 +32,8 @@ static void check_everywhere(batch_options options, void (*change)(batch *b))
     }
 }
 
-static void any_width_and_alignment_will_do(void **state)
+TEST(any_width_and_alignment_will_do)
 {
-    (void)state;
     static const uint64_t widths[] = {1,  2,  3,  5,   7,    8,    9,    15,   17,   31,
                                       33, 63, 65, 127, 1023, 2047, 2049, 4095, 4097, 6151};
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
@@ -67,9 +61,8 @@ static void many_are_minus_infinity(batch *b)
     put_whole(&b->target, 0, 0, 17); /* log-probability -inf */
 }
 
-static void minus_infinity_is_a_logit(void **state)
+TEST(minus_infinity_is_a_logit)
 {
-    (void)state;
     check_everywhere((batch_options){.batch = 1, .sequence = 5, .columns = 61, .with_entropy = true},
                      many_are_minus_infinity);
     check_everywhere((batch_options){.batch = 1, .sequence = 4, .columns = 4200, .with_entropy = true},
@@ -86,9 +79,8 @@ static void all_but_one(batch *b)
     put_whole(&b->target, 0, 1, 70);
 }
 
-static void a_single_finite_logit_is_certain(void **state)
+TEST(a_single_finite_logit_is_certain)
 {
-    (void)state;
     check_everywhere((batch_options){.batch = 1, .sequence = 2, .columns = 100, .with_entropy = true}, all_but_one);
     check_everywhere((batch_options){.batch = 1, .sequence = 2, .columns = 1, .with_entropy = true}, NULL);
 }
@@ -105,9 +97,8 @@ static void some_rows_have_none(batch *b)
             put_logit(b, 0, s, v, v == b->o.columns / 2 ? bad[s - 2] : -INFINITY);
 }
 
-static void rows_without_a_distribution_are_nan(void **state)
+TEST(rows_without_a_distribution_are_nan)
 {
-    (void)state;
     static const uint64_t widths[] = {5, 16, 64, 100, 2048, 5000};
     for (size_t i = 0; i < 6; i++)
         for (uint32_t outside = 0; outside <= 16; outside += 16) /* then the log-probability is 0 here, too */
@@ -118,9 +109,8 @@ static void rows_without_a_distribution_are_nan(void **state)
 }
 
 /* x - max is -inf, and must not give NaN. */
-static void logits_too_far_apart_have_probability_0(void **state)
+TEST(logits_too_far_apart_have_probability_0)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     {
         batch_options options = {.batch = 1, .sequence = 3, .columns = 2, .with_entropy = true, .temperature = 8e37};
@@ -153,9 +143,8 @@ static void largest_logits(batch *b)
             put_logit(b, 0, s, v, s % 2 == 0 ? x[(v + s) % 6] : -x[(v + s) % 6]);
 }
 
-static void logits_may_be_the_largest_numbers(void **state)
+TEST(logits_may_be_the_largest_numbers)
 {
-    (void)state;
     static const double temperatures[] = {1, 1e-4, 1e30, 8e37};
     for (size_t i = 0; i < 4; i++)
         for (uint64_t columns = 5; columns < 5000; columns += 2500)
@@ -174,17 +163,15 @@ static void all_at_minus_200(batch *b)
             put_logit(b, 0, s, v, -200 - (double)(v % 3));
 }
 
-static void a_maximum_below_zero_is_found(void **state)
+TEST(a_maximum_below_zero_is_found)
 {
-    (void)state;
     check_everywhere((batch_options){.batch = 1, .sequence = 2, .columns = 77, .with_entropy = true}, all_at_minus_200);
     check_everywhere((batch_options){.batch = 1, .sequence = 2, .columns = 2051, .with_entropy = true},
                      all_at_minus_200);
 }
 
-static void constant_offsets_cancel(void **state)
+TEST(constant_offsets_cancel)
 {
-    (void)state;
     static const double offsets[] = {1e4, -1e4, 3e4};
     for (size_t i = 0; i < 3; i++)
         check_everywhere(
@@ -194,18 +181,16 @@ static void constant_offsets_cancel(void **state)
 }
 
 /* Large spread: most probabilities underflow to 0 in fp32. */
-static void wide_logits_underflow_to_zero(void **state)
+TEST(wide_logits_underflow_to_zero)
 {
-    (void)state;
     check_everywhere((batch_options){.batch = 1, .sequence = 9, .columns = 300, .with_entropy = true, .spread = 300},
                      NULL);
     check_everywhere((batch_options){.batch = 1, .sequence = 9, .columns = 300, .with_entropy = true, .spread = 20000},
                      NULL);
 }
 
-static void the_maximum_may_be_anywhere(void **state)
+TEST(the_maximum_may_be_anywhere)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     {
         batch_options options = {.batch = 1, .sequence = 1, .columns = 2100, .with_entropy = true};
@@ -223,9 +208,8 @@ static void the_maximum_may_be_anywhere(void **state)
     }
 }
 
-static void targets_may_all_be_outside(void **state)
+TEST(targets_may_all_be_outside)
 {
-    (void)state;
     for (int masked = 0; masked < 2; masked++)
         check_everywhere((batch_options){.batch = 2,
                                          .sequence = 9,
@@ -245,9 +229,8 @@ static void mask_all(batch *b)
     memcpy(b->original, b->logits.memory, b->logits.bytes);
 }
 
-static void all_rows_may_be_masked(void **state)
+TEST(all_rows_may_be_masked)
 {
-    (void)state;
     for (uint64_t columns = 1; columns < 3000; columns += 2500)
         for (int large = 0; large < 2; large++)
             check_everywhere((batch_options){.batch = large != 0 ? 3 : 1,
@@ -266,16 +249,14 @@ static void far_targets(batch *b)
 }
 
 /* 2^32 must not become 0 when targets are narrowed. */
-static void far_targets_are_outside(void **state)
+TEST(far_targets_are_outside)
 {
-    (void)state;
     for (int64_t start = 0; start < 100; start += 50)
         check_everywhere((batch_options){.batch = 1, .sequence = 6, .columns = 50, .vocab_start = start}, far_targets);
 }
 
-static void temperatures_divide(void **state)
+TEST(temperatures_divide)
 {
-    (void)state;
     static const double temperatures[] = {1e-30, 1e-6, 0.05, 0.7, 1.3, 8, 1000, 1e30, 8e37};
     for (size_t i = 0; i < 9; i++)
         check_everywhere((batch_options){.batch = 2,
@@ -288,9 +269,8 @@ static void temperatures_divide(void **state)
 }
 
 /* A token whose temperature is out of range is NaN, and no other token. */
-static void bad_temperatures_are_nan(void **state)
+TEST(bad_temperatures_are_nan)
 {
-    (void)state;
     static const float bad[] = {0, -1, NAN, INFINITY, -INFINITY, 1e-38f, 8.6e37f};
     FOR_KERNELS(kernels)
     {
@@ -318,9 +298,8 @@ static void bad_temperatures_are_nan(void **state)
 }
 
 /* A soft cap makes infinite logits finite, keeps NaN, and is close to the identity for small ones. */
-static void caps_bound_logits(void **state)
+TEST(caps_bound_logits)
 {
-    (void)state;
     static const double caps[] = {1e-3, 0.5, 30, 1e30};
     FOR_KERNELS(kernels)
     {
@@ -343,23 +322,4 @@ static void caps_bound_logits(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(any_width_and_alignment_will_do),
-                                       cmocka_unit_test(minus_infinity_is_a_logit),
-                                       cmocka_unit_test(a_single_finite_logit_is_certain),
-                                       cmocka_unit_test(rows_without_a_distribution_are_nan),
-                                       cmocka_unit_test(logits_too_far_apart_have_probability_0),
-                                       cmocka_unit_test(logits_may_be_the_largest_numbers),
-                                       cmocka_unit_test(a_maximum_below_zero_is_found),
-                                       cmocka_unit_test(constant_offsets_cancel),
-                                       cmocka_unit_test(wide_logits_underflow_to_zero),
-                                       cmocka_unit_test(the_maximum_may_be_anywhere),
-                                       cmocka_unit_test(targets_may_all_be_outside),
-                                       cmocka_unit_test(all_rows_may_be_masked),
-                                       cmocka_unit_test(far_targets_are_outside),
-                                       cmocka_unit_test(temperatures_divide),
-                                       cmocka_unit_test(bad_temperatures_are_nan),
-                                       cmocka_unit_test(caps_bound_logits)};
-    return cmocka_run_group_tests(tests, open_host, close_host);
-}
+TESTS(open_host, close_host)

@@ -1,11 +1,6 @@
 /* Splits with a communicator, on ranks that are threads: equal batches are split; if one rank differs or fails, the error on every rank
  * names it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <string.h>
 
@@ -61,9 +56,8 @@ static bool split_equally(host_rank *r)
     return good;
 }
 
-static void equal_batches_are_split(void **state)
+TEST(equal_batches_are_split)
 {
-    (void)state;
     static const uint32_t ranks[] = {1, 2, 3, 4, 8};
     for (size_t i = 0; i < 5; i++)
         run_host_ranks(ranks[i], false, 0, split_equally, NULL);
@@ -114,9 +108,8 @@ static bool split_differently(host_rank *r)
     return good;
 }
 
-static void different_batches_are_reported_on_all_ranks(void **state)
+TEST(different_batches_are_reported_on_all_ranks)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof VARIANTS / sizeof *VARIANTS; i++)
         for (uint32_t ranks = 3; ranks <= 4; ranks++)
             run_host_ranks(ranks, false, 0, split_differently, (void *)&VARIANTS[i]);
@@ -163,9 +156,8 @@ static bool split_badly(host_rank *r)
     return good;
 }
 
-static void failure_on_one_rank_fails_on_all(void **state)
+TEST(failure_on_one_rank_fails_on_all)
 {
-    (void)state;
     for (uint32_t ranks = 2; ranks <= 4; ranks++)
         run_host_ranks(ranks, false, 0, split_badly, NULL);
 }
@@ -196,9 +188,8 @@ static bool split_for_more(host_rank *r)
     return is_status(split_of(&options, &split), BP_ERR_MISMATCH, words, "5 of 3 ranks") && split == NULL;
 }
 
-static void communicators_have_the_ranks_of_the_split(void **state)
+TEST(communicators_have_the_ranks_of_the_split)
 {
-    (void)state;
     int anything = 0;
     run_host_ranks(3, false, 0, split_elsewhere, NULL);
     run_host_ranks(3, false, 0, split_elsewhere, &anything);
@@ -211,9 +202,8 @@ static bp_status broken(void *user, const void *mine, uint64_t bytes, void *all)
     return bp_error_record(BP_ERR_COMM, "the line is broken");
 }
 
-static void broken_communicators_are_reported(void **state)
+TEST(broken_communicators_are_reported)
 {
-    (void)state;
     const bp_comm_callbacks callbacks = {.size = sizeof callbacks, .rank = 1, .ranks = 2, .exchange = broken};
     bp_comm *comm = NULL;
     bp_cp_split *split = NULL;
@@ -231,9 +221,8 @@ static bp_status time_out(void *user, const void *mine, uint64_t bytes, void *al
 }
 
 /* The error names the call and the communicator; a rank that fails by itself keeps its own message. */
-static void timeouts_are_reported(void **state)
+TEST(timeouts_are_reported)
 {
-    (void)state;
     const bp_comm_callbacks callbacks = {.size = sizeof callbacks, .rank = 1, .ranks = 2, .exchange = time_out};
     for (int fails = 0; fails < 2; fails++) {
         bp_comm *comm = NULL;
@@ -258,9 +247,8 @@ static bp_status receive_noise(void *user, const void *mine, uint64_t bytes, voi
     return BP_OK;
 }
 
-static void unknown_status_names_the_rank(void **state)
+TEST(unknown_status_names_the_rank)
 {
-    (void)state;
     bp_comm_callbacks callbacks = {.size = sizeof callbacks, .rank = 0, .ranks = 2, .exchange = receive_noise};
     split_options options = {.lengths = LENGTHS, .sequences = 6, .ranks = 2};
     bp_cp_split *split = NULL;
@@ -271,14 +259,4 @@ static void unknown_status_names_the_rank(void **state)
     bp_comm_destroy(&options.comm);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(equal_batches_are_split),
-                                       cmocka_unit_test(different_batches_are_reported_on_all_ranks),
-                                       cmocka_unit_test(failure_on_one_rank_fails_on_all),
-                                       cmocka_unit_test(communicators_have_the_ranks_of_the_split),
-                                       cmocka_unit_test(broken_communicators_are_reported),
-                                       cmocka_unit_test(timeouts_are_reported),
-                                       cmocka_unit_test(unknown_status_names_the_rank)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,10 +1,5 @@
 /* Rearrangements that are refused, with and without a stream: the error has the argument and its numbers, and nothing is written. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,9 +45,8 @@ static int end(void **state)
         r = rearrangement_of(&SAMPLE_MOVE, &s.from, &s.to);                                                            \
     } while (0)
 
-static void everything_may_be_missing(void **state)
+TEST(everything_may_be_missing)
 {
-    (void)state;
     assert_fails(bp_cp_rearrange(NULL, s.h.split, &r, NULL), BAD, "bp_cp_rearrange");
     assert_fails(bp_cp_rearrange(client, NULL, &r, NULL), BAD, "bp_cp_rearrange");
     assert_fails(bp_cp_rearrange(client, s.h.split, NULL, NULL), BAD, "bp_cp_rearrange");
@@ -66,9 +60,8 @@ static void everything_may_be_missing(void **state)
     assert_fails(bp_cp_rearrangement_init(&r, sizeof(size_t)), BAD, "bp_cp_rearrangement_init");
 }
 
-static void tensors_have_the_tokens_of_the_split(void **state)
+TEST(tensors_have_the_tokens_of_the_split)
 {
-    (void)state;
     r.from.tokens = 179; /* of 180 */
     assert_refused_move(BAD, "179", "180");
     r.from.tokens = 0;
@@ -85,9 +78,8 @@ static void tensors_have_the_tokens_of_the_split(void **state)
     assert_refused_move(BAD, "94", "180");
 }
 
-static void tokens_have_equal_bytes(void **state)
+TEST(tokens_have_equal_bytes)
 {
-    (void)state;
     r.from.token_bytes = 8;
     assert_refused_move(BAD, "8", "12");
     r.to.token_bytes = 16;
@@ -95,9 +87,8 @@ static void tokens_have_equal_bytes(void **state)
     assert_refused_move(BAD, "16", "12");
 }
 
-static void fills_divide_tokens(void **state)
+TEST(fills_divide_tokens)
 {
-    (void)state;
     static const uint32_t wrong[] = {3, 5, 6, 12, 17, 32, UINT32_MAX};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         char text[32];
@@ -111,9 +102,8 @@ static void fills_divide_tokens(void **state)
     assert_refused_move(BAD, "fill", "16", "12");
 }
 
-static void orders_and_shifts_are_known(void **state)
+TEST(orders_and_shifts_are_known)
 {
-    (void)state;
     r.from_order = (bp_cp_order)44;
     assert_refused_move(BAD, "44");
     r.to_order = (bp_cp_order)-1;
@@ -124,9 +114,8 @@ static void orders_and_shifts_are_known(void **state)
     assert_refused_move(BAD, "shift");
 }
 
-static void tensors_share_no_memory(void **state)
+TEST(tensors_share_no_memory)
 {
-    (void)state;
     const int64_t stride = r.from.stride, bytes = 179 * stride + 12;
     uint8_t *first = r.from.data;
     r.to = (bp_cp_tensor){.data = first, .tokens = 94, .token_bytes = 12};
@@ -141,9 +130,8 @@ static void tensors_share_no_memory(void **state)
     assert_refused_move(BAD, "share memory");
 }
 
-static void neighbours_are_no_overlap(void **state)
+TEST(neighbours_are_no_overlap)
 {
-    (void)state;
     uint8_t *memory = malloc((94 + 180 + 94) * (size_t)12);
     assert_non_null(memory);
     memset(memory, 7, (94 + 180 + 94) * (size_t)12);
@@ -157,18 +145,16 @@ static void neighbours_are_no_overlap(void **state)
 }
 
 /* Written tokens may be adjacent, but must not overlap. */
-static void written_tokens_are_apart(void **state)
+TEST(written_tokens_are_apart)
 {
-    (void)state;
     for (int64_t stride = -11; stride < 12; stride += 22) {
         r.to.stride = stride;
         assert_refused_move(BAD, "overlap", "12", stride < 0 ? "-11" : "11");
     }
 }
 
-static void extents_must_fit(void **state)
+TEST(extents_must_fit)
 {
-    (void)state;
     r.from.token_bytes = r.to.token_bytes = UINT64_MAX / 2 - 3;
     r.from.stride = r.to.stride = 0;
     r.fill_bytes = 1;
@@ -181,9 +167,8 @@ static void extents_must_fit(void **state)
     assert_refused_move(BP_ERR_OVERFLOW, "");
 }
 
-static void streams_are_the_devices_own(void **state)
+TEST(streams_are_the_devices_own)
 {
-    (void)state;
     bp_device *other = new_host();
     bp_stream *foreign = NULL;
     assert_ok(bp_stream_create(other, "foreign", &foreign));
@@ -194,9 +179,8 @@ static void streams_are_the_devices_own(void **state)
 }
 
 /* Any number of bytes per token is allowed. */
-static void tokens_may_have_no_bytes(void **state)
+TEST(tokens_may_have_no_bytes)
 {
-    (void)state;
     r.from.token_bytes = r.to.token_bytes = 0;
     r.from.stride = r.to.stride = 0;
     r.fill_bytes = 0;
@@ -205,9 +189,8 @@ static void tokens_may_have_no_bytes(void **state)
 }
 
 /* Last to first, like a reversed view. */
-static void strides_may_be_negative(void **state)
+TEST(strides_may_be_negative)
 {
-    (void)state;
     for (int of = 0; of < 2; of++) {
         tokens *turned = of == 0 ? &s.from : &s.to;
         turned->data = token_at(turned, turned->count - 1);
@@ -220,21 +203,4 @@ static void strides_may_be_negative(void **state)
     }
 }
 
-#define with_sample(test) cmocka_unit_test_setup_teardown(test, begin, end)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {with_sample(everything_may_be_missing),
-                                       with_sample(tensors_have_the_tokens_of_the_split),
-                                       with_sample(tokens_have_equal_bytes),
-                                       with_sample(fills_divide_tokens),
-                                       with_sample(orders_and_shifts_are_known),
-                                       with_sample(tensors_share_no_memory),
-                                       with_sample(neighbours_are_no_overlap),
-                                       with_sample(written_tokens_are_apart),
-                                       with_sample(extents_must_fit),
-                                       with_sample(streams_are_the_devices_own),
-                                       with_sample(tokens_may_have_no_bytes),
-                                       with_sample(strides_may_be_negative)};
-    return cmocka_run_group_tests(tests, open_host, close_host);
-}
+TESTS_EACH(begin, end, open_host, close_host)

@@ -1,11 +1,6 @@
 /* Captures of context-parallel calls: rearrangements and seeds are recorded into a graph. Calls that wait or communicate are refused, on
  * all ranks, and leave the client and the graph unchanged. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/loss.h>
 
@@ -101,9 +96,8 @@ static bp_loss *new_loss(const bench *b)
 /* ---- calls that may be captured ------------------------------------------------------------------------------------ */
 
 /* Each launch reads the current contents. */
-static void rearrangements_are_captured(void **state)
+TEST(rearrangements_are_captured)
 {
-    (void)state;
     bench b = new_bench();
     bp_cp_config config;
     bp_cp *cp;
@@ -140,9 +134,8 @@ static bp_status seed_to(const bench *b, bp_loss *loss)
 }
 
 /* A captured seed keeps the number of tokens known at its capture. */
-static void seeds_are_captured(void **state)
+TEST(seeds_are_captured)
 {
-    (void)state;
     bench b = new_bench();
     bp_loss *loss = new_loss(&b);
     bp_graph *graph;
@@ -187,9 +180,8 @@ static void check_whole_step(const bench *b, bp_loss *loss)
     assert_int_equal(s.valid, TOKENS);
 }
 
-static void sums_are_not_captured(void **state)
+TEST(sums_are_not_captured)
 {
-    (void)state;
     bench b = new_bench();
     bp_loss *loss = new_loss(&b);
     bp_graph *graph;
@@ -231,9 +223,8 @@ static bp_status all_gather(void *user, const void *mine, void *all, uint64_t by
     return bp_stream_copy(stream, (char *)all + bytes, mine, bytes);
 }
 
-static void gathers_are_not_captured(void **state)
+TEST(gathers_are_not_captured)
 {
-    (void)state;
     bench b = new_bench();
     echo e = {0};
     const bp_comm_callbacks callbacks = {
@@ -261,10 +252,4 @@ static void gathers_are_not_captured(void **state)
     free_bench(&b);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rearrangements_are_captured),
-                                       cmocka_unit_test(seeds_are_captured), cmocka_unit_test(sums_are_not_captured),
-                                       cmocka_unit_test(gathers_are_not_captured)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

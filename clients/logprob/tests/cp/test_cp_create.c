@@ -1,10 +1,5 @@
 /* Creation of clients that is refused. If it fails on one of several ranks, the error on every rank names it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/cp.h>
 
@@ -26,9 +21,8 @@ enum { ODD = 1 }; /* the rank that differs */
         assert_ptr_equal(no_client, &no_client);                                                                       \
     } while (0)
 
-static void invalid_clients_are_refused(void **state)
+TEST(invalid_clients_are_refused)
 {
-    (void)state;
     bp_cp_config config;
     bp_device *null = NULL;
     assert_ok(bp_device_create_null(&null));
@@ -95,16 +89,10 @@ static bool run_creations(host_rank *r)
     return good;
 }
 
-static void missing_client_on_one_rank_fails_on_all(void **state)
+TEST(missing_client_on_one_rank_fails_on_all)
 {
-    (void)state;
     run_host_ranks(3, false, 0, run_creations, NULL);
     run_host_ranks(4, true, 0, run_creations, NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(invalid_clients_are_refused),
-                                       cmocka_unit_test(missing_client_on_one_rank_fails_on_all)};
-    return cmocka_run_group_tests(tests, open_host, close_host);
-}
+TESTS(open_host, close_host)

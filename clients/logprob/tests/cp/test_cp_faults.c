@@ -1,11 +1,6 @@
 /* Fault injection: every allocation and every device call fails once in turn. All ranks get an error, nothing leaks, and the next call
  * succeeds. Calls do not allocate. Linked with shortage.c. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,9 +83,8 @@ static bool run_poor(host_rank *r)
     return good;
 }
 
-static void allocation_failure_on_one_rank_fails_on_all(void **state)
+TEST(allocation_failure_on_one_rank_fails_on_all)
 {
-    (void)state;
     int anything = 0;
     for (uint32_t ranks = 1; ranks <= 3; ranks++) {
         run_host_ranks(ranks, false, 0, run_poor, NULL);
@@ -131,9 +125,8 @@ static bool run_often(host_rank *r)
     return good && shortage.allocations == 0;
 }
 
-static void calls_allocate_nothing(void **state)
+TEST(calls_allocate_nothing)
 {
-    (void)state;
     for (uint32_t ranks = 1; ranks <= 3; ranks++)
         run_host_ranks(ranks, false, 0, run_often, NULL);
 }
@@ -155,9 +148,8 @@ static bool fails_when_done(bp_cp *cp, sample *s, faults *f, unsigned nth)
     return met;
 }
 
-static void failed_calls_leave_no_running_work(void **state)
+TEST(failed_calls_leave_no_running_work)
 {
-    (void)state;
     faults f = {0};
     bp_device *slow = new_slow_host(2000, 5), *faulty = NULL;
     assert_ok(trace_device_create(slow, fail_at, &f, &faulty));
@@ -175,9 +167,8 @@ static void failed_calls_leave_no_running_work(void **state)
 }
 
 /* Creation with every device call failing once in turn. */
-static void failed_creation_leaks_nothing(void **state)
+TEST(failed_creation_leaks_nothing)
 {
-    (void)state;
     faults f = {0};
     bp_device *inner = new_host(), *faulty = NULL;
     bp_comm *self = NULL;
@@ -202,10 +193,4 @@ static void failed_creation_leaks_nothing(void **state)
     bp_device_destroy(&faulty);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(allocation_failure_on_one_rank_fails_on_all), cmocka_unit_test(calls_allocate_nothing),
-        cmocka_unit_test(failed_calls_leave_no_running_work), cmocka_unit_test(failed_creation_leaks_nothing)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,10 +1,5 @@
 /* All-gathers of local tokens and their backward, on ranks that are threads. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "../support/ranks.h"
 #include "../support/rearrangements.h"
@@ -158,9 +153,8 @@ static setting random_scene(uint64_t token_bytes, unsigned variant)
                      .gaps = variant % 4 == 1};
 }
 
-static void gathers_give_what_was_split(void **state)
+TEST(gathers_give_what_was_split)
 {
-    (void)state;
     static const uint64_t bytes[] = {4, 2, 1, 12, 8, 3};
     unsigned variant = 0;
     seed(61);
@@ -173,9 +167,8 @@ static void gathers_give_what_was_split(void **state)
     }
 }
 
-static void exchanges_replace_missing_collectives(void **state)
+TEST(exchanges_replace_missing_collectives)
 {
-    (void)state;
     seed(62);
     for (size_t i = 0; i < RANKS_COUNT; i++) {
         for (unsigned variant = 0; variant < 4; variant++) {
@@ -209,9 +202,8 @@ static bool gather_in_turn(host_rank *r)
     return good;
 }
 
-static void streams_take_turns(void **state)
+TEST(streams_take_turns)
 {
-    (void)state;
     seed(64);
     for (uint32_t ranks = 2; ranks <= 4; ranks++) {
         setting s = random_scene(8, 0);
@@ -223,9 +215,8 @@ static void streams_take_turns(void **state)
 }
 
 /* One token in total, and none. */
-static void gathers_of_few_tokens(void **state)
+TEST(gathers_of_few_tokens)
 {
-    (void)state;
     static const uint64_t lengths[] = {1, 0, 0};
     for (unsigned variant = 0; variant < 4; variant++) {
         const setting s = {.lengths = lengths + variant % 2, .sequences = 2, .token_bytes = 4, .bare = variant > 1};
@@ -350,9 +341,8 @@ static bool backward_all(host_rank *r)
     return good;
 }
 
-static void backward_is_the_adjoint(void **state)
+TEST(backward_is_the_adjoint)
 {
-    (void)state;
     static const bp_dtype dtypes[] = {BP_DTYPE_FP32, BP_DTYPE_BF16, BP_DTYPE_FP16};
     unsigned variant = 0;
     seed(63);
@@ -367,11 +357,4 @@ static void backward_is_the_adjoint(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gathers_give_what_was_split), cmocka_unit_test(streams_take_turns),
-        cmocka_unit_test(exchanges_replace_missing_collectives), cmocka_unit_test(gathers_of_few_tokens),
-        cmocka_unit_test(backward_is_the_adjoint)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

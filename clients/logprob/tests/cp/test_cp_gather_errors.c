@@ -1,10 +1,5 @@
 /* Gathers in which ranks (threads) disagree or one fails: the error on every rank names it, no rank hangs, and the next gather succeeds. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "../support/ranks.h"
 #include "../support/rearrangements.h"
@@ -262,9 +257,8 @@ static bool run_odd(host_rank *r)
     return good;
 }
 
-static void failure_on_one_rank_fails_on_all(void **state)
+TEST(failure_on_one_rank_fails_on_all)
 {
-    (void)state;
     for (uint32_t ranks = 3; ranks <= 4; ranks++)
         run_host_ranks(ranks, ranks == 3, 0, run_odd, NULL);
 }
@@ -284,9 +278,8 @@ static bool run_even(host_rank *r)
     return good;
 }
 
-static void all_ranks_may_be_wrong(void **state)
+TEST(all_ranks_may_be_wrong)
 {
-    (void)state;
     run_host_ranks(1, false, 0, run_even, NULL);
     run_host_ranks(2, false, 0, run_even, NULL);
 }
@@ -323,9 +316,8 @@ static bool run_poor_clients(host_rank *r)
     return good;
 }
 
-static void gathers_are_limited_by_the_client(void **state)
+TEST(gathers_are_limited_by_the_client)
 {
-    (void)state;
     run_host_ranks(2, false, 0, run_poor_clients, NULL);
 }
 
@@ -353,9 +345,8 @@ static bool run_foreign_split(host_rank *r)
     return good;
 }
 
-static void splits_are_those_of_the_communicator(void **state)
+TEST(splits_are_those_of_the_communicator)
 {
-    (void)state;
     run_host_ranks(2, false, 0, run_foreign_split, NULL);
 }
 
@@ -384,17 +375,9 @@ static bool run_trusting(host_rank *r)
     return good;
 }
 
-static void trusting_clients_do_not_compare(void **state)
+TEST(trusting_clients_do_not_compare)
 {
-    (void)state;
     run_host_ranks(3, false, 0, run_trusting, NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(failure_on_one_rank_fails_on_all), cmocka_unit_test(all_ranks_may_be_wrong),
-        cmocka_unit_test(gathers_are_limited_by_the_client), cmocka_unit_test(splits_are_those_of_the_communicator),
-        cmocka_unit_test(trusting_clients_do_not_compare)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,10 +1,5 @@
 /* Rearrangements between all orders: every byte against the reference split, and gaps between tokens stay untouched. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "../support/hosts.h"
 #include "../support/rearrangements.h"
@@ -50,9 +45,8 @@ static split_batch random_hand(uint64_t sequences, uint32_t most, uint32_t ranks
 
 /* ---- orders, bytes, fills ------------------------------------------------------------------------------------------ */
 
-static void all_orders_and_shifts(void **state)
+TEST(all_orders_and_shifts)
 {
-    (void)state;
     size_t bytes = 0;
     seed(41);
     for (size_t i = 0; i < RANKS_COUNT; i++) {
@@ -69,9 +63,8 @@ static void all_orders_and_shifts(void **state)
 }
 
 /* Indexing with the library's map gives the same as its rearrangement. */
-static void maps_match_rearrangements(void **state)
+TEST(maps_match_rearrangements)
 {
-    (void)state;
     seed(42);
     split_batch h = random_hand(12, 30, 3);
     for (int each = 0; each < ORDERS * ORDERS * SHIFTS; each++) {
@@ -96,9 +89,8 @@ static void maps_match_rearrangements(void **state)
     free_split_batch(&h);
 }
 
-static void any_bytes_at_any_address(void **state)
+TEST(any_bytes_at_any_address)
 {
-    (void)state;
     seed(43);
     split_batch h = random_hand(5, 30, 2);
     for (size_t i = 0; i < BYTES_COUNT; i++) {
@@ -114,9 +106,8 @@ static void any_bytes_at_any_address(void **state)
     free_split_batch(&h);
 }
 
-static void tokens_may_be_large(void **state)
+TEST(tokens_may_be_large)
 {
-    (void)state;
     static const uint64_t large[] = {1000, 4095, 8192, 8193, 65540};
     seed(44);
     split_batch h = random_hand(3, 14, 2);
@@ -131,9 +122,8 @@ static void tokens_may_be_large(void **state)
     free_split_batch(&h);
 }
 
-static void fills_are_repeated(void **state)
+TEST(fills_are_repeated)
 {
-    (void)state;
     seed(45);
     split_batch h = random_hand(9, 12, 4);
     for (uint32_t fill = 1; fill <= 16; fill *= 2) {
@@ -150,9 +140,8 @@ static void fills_are_repeated(void **state)
 
 /* ---- sequences ----------------------------------------------------------------------------------------------------- */
 
-static void any_number_of_sequences(void **state)
+TEST(any_number_of_sequences)
 {
-    (void)state;
     static const uint64_t counts[] = {0, 1, 2, 119, 120, 121, 239, 240, 241, 1000};
     seed(46);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
@@ -172,9 +161,8 @@ static void any_number_of_sequences(void **state)
 }
 
 /* Runs of empty sequences, at the ends, and at group boundaries of kernels. */
-static void sequences_may_be_empty(void **state)
+TEST(sequences_may_be_empty)
 {
-    (void)state;
     seed(47);
     for (int kind = 0; kind < 4; kind++) {
         uint64_t lengths[300] = {0};
@@ -192,9 +180,8 @@ static void sequences_may_be_empty(void **state)
     }
 }
 
-static void empty_rearrangements_succeed(void **state)
+TEST(empty_rearrangements_succeed)
 {
-    (void)state;
     static const uint64_t lengths[] = {0, 0, 0};
     for (uint64_t sequences = 0; sequences <= 3; sequences++) {
         const split_options options = {.lengths = lengths, .sequences = sequences, .ranks = 2};
@@ -211,9 +198,8 @@ static void empty_rearrangements_succeed(void **state)
 }
 
 /* A dummy in a batch without tokens: everything is filled. */
-static void batches_may_be_padding_only(void **state)
+TEST(batches_may_be_padding_only)
 {
-    (void)state;
     static const uint64_t lengths[] = {0, 0}, padded[] = {24, 48};
     const split_options options = {.lengths = lengths, .padded = padded, .sequences = 2, .ranks = 3, .rank = 1};
     split_batch h = new_split_batch(&options);
@@ -225,9 +211,8 @@ static void batches_may_be_padding_only(void **state)
 }
 
 /* Padding has no source: sanitizers report an address computed for it. */
-static void padding_has_no_source(void **state)
+TEST(padding_has_no_source)
 {
-    (void)state;
     static const uint64_t lengths[] = {0}, padded[] = {6};
     const split_options options = {.lengths = lengths, .padded = padded, .sequences = 1, .ranks = 3};
     split_batch h = new_split_batch(&options);
@@ -245,9 +230,8 @@ static void padding_has_no_source(void **state)
 }
 
 /* Long enough for every thread to take a part. */
-static void sequences_may_be_long(void **state)
+TEST(sequences_may_be_long)
 {
-    (void)state;
     static const uint64_t lengths[] = {3, 9011, 1, 3000};
     seed(48);
     for (uint32_t threads = 1; threads <= 4; threads += 3) {
@@ -268,9 +252,8 @@ static void sequences_may_be_long(void **state)
 /* ---- round trips --------------------------------------------------------------------------------------------------- */
 
 /* Packed, padded, local on each rank, gathered, packed again. */
-static void round_trips_are_exact(void **state)
+TEST(round_trips_are_exact)
 {
-    (void)state;
     seed(49);
     for (size_t i = 0; i < RANKS_COUNT; i++) {
         uint64_t *lengths = random_lengths(20, 60);
@@ -309,9 +292,8 @@ static void round_trips_are_exact(void **state)
 /* ---- mistakes of other implementations ------------------------------------------------------------------------------ */
 
 /* Labels of cu = [0, 8, 12] by rolling the whole batch: token 7 would get the first label of the next sequence. */
-static void labels_do_not_cross_sequences(void **state)
+TEST(labels_do_not_cross_sequences)
 {
-    (void)state;
     static const uint64_t lengths[] = {8, 4};
     static const int32_t ids[] = {100, 101, 102, 103, 104, 105, 106, 107, 208, 209, 210, 211};
     static const int32_t labels[2][6] = {{101, 102, 107, -100, 209, -100}, {103, 104, 105, 106, 210, 211}};
@@ -332,15 +314,4 @@ static void labels_do_not_cross_sequences(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_orders_and_shifts),        cmocka_unit_test(maps_match_rearrangements),
-        cmocka_unit_test(any_bytes_at_any_address),     cmocka_unit_test(tokens_may_be_large),
-        cmocka_unit_test(fills_are_repeated),           cmocka_unit_test(any_number_of_sequences),
-        cmocka_unit_test(sequences_may_be_empty),       cmocka_unit_test(empty_rearrangements_succeed),
-        cmocka_unit_test(batches_may_be_padding_only),  cmocka_unit_test(padding_has_no_source),
-        cmocka_unit_test(sequences_may_be_long),        cmocka_unit_test(round_trips_are_exact),
-        cmocka_unit_test(labels_do_not_cross_sequences)};
-    return cmocka_run_group_tests(tests, open_client, close_client);
-}
+TESTS(open_client, close_client)

@@ -1,10 +1,5 @@
 /* Splits of batches: lengths, orders and maps against the reference split, and against golden values. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "../support/reference_splits.h"
 
@@ -40,9 +35,8 @@ static void assert_multiple(uint32_t ranks, uint32_t tp, int fp8, uint64_t expec
     assert_int_equal(multiple, expected);
 }
 
-static void multiples_are_the_least(void **state)
+TEST(multiples_are_the_least)
 {
-    (void)state;
     for (uint32_t ranks = 1; ranks <= 9; ranks++) {
         for (uint32_t tp = 1; tp <= 9; tp++) {
             const uint64_t plain = (ranks == 1 ? 1 : 2 * ranks) * (uint64_t)tp;
@@ -59,9 +53,8 @@ static void multiples_are_the_least(void **state)
     assert_multiple(4, 5, 1, 320);
 }
 
-static void multiples_may_be_huge(void **state)
+TEST(multiples_may_be_huge)
 {
-    (void)state;
     uint64_t multiple = 77;
     assert_multiple(UINT32_MAX, 1, 1, 16 * (uint64_t)UINT32_MAX);
     assert_multiple(UINT32_MAX, UINT32_C(1) << 31, 0, (uint64_t)UINT32_MAX << 32);
@@ -79,9 +72,8 @@ static void multiples_may_be_huge(void **state)
 static const uint64_t GOLDEN[] = {8, 4};
 static const int64_t GOLDEN_HANDS[2][6] = {{0, 1, 6, 7, 8, 11}, {2, 3, 4, 5, 9, 10}};
 
-static void golden_split(void **state)
+TEST(golden_split)
 {
-    (void)state;
     for (uint32_t rank = 0; rank < 2; rank++) {
         const split_options options = {.lengths = GOLDEN, .sequences = 2, .ranks = 2, .rank = rank};
         bp_cp_split *split = new_split(&options);
@@ -105,9 +97,8 @@ static void golden_split(void **state)
 }
 
 /* Differs from rolling the whole batch at the last token of each sequence only. */
-static void shifts_stay_inside_each_sequence(void **state)
+TEST(shifts_stay_inside_each_sequence)
 {
-    (void)state;
     const split_options options = {.lengths = GOLDEN, .sequences = 2, .ranks = 2, .rank = 0};
     bp_cp_split *split = new_split(&options);
     int64_t next[12], wrapped[12];
@@ -122,9 +113,8 @@ static void shifts_stay_inside_each_sequence(void **state)
     bp_cp_split_destroy(&split);
 }
 
-static void orders_have_names(void **state)
+TEST(orders_have_names)
 {
-    (void)state;
     assert_string_equal(bp_cp_order_name(BP_CP_PACKED), "packed");
     assert_string_equal(bp_cp_order_name(BP_CP_PADDED), "padded");
     assert_string_equal(bp_cp_order_name(BP_CP_LOCAL), "local");
@@ -220,9 +210,8 @@ static void check_ranks(split_options options)
     }
 }
 
-static void every_order_matches_the_reference(void **state)
+TEST(every_order_matches_the_reference)
 {
-    (void)state;
     static const uint64_t lengths[] = {5, 0, 16, 1, 33, 0, 0, 48, 2};
     for (uint64_t sequences = 0; sequences <= 9; sequences++) {
         check_ranks((split_options){.lengths = lengths, .sequences = sequences});
@@ -237,9 +226,8 @@ static void every_order_matches_the_reference(void **state)
     }
 }
 
-static void one_rank_needs_no_multiple(void **state)
+TEST(one_rank_needs_no_multiple)
 {
-    (void)state;
     static const uint64_t lengths[] = {5, 1, 0, 7};
     static const uint64_t padded[] = {5, 3, 1, 9};
     for (uint64_t multiple = 0; multiple <= 7; multiple++)
@@ -247,9 +235,8 @@ static void one_rank_needs_no_multiple(void **state)
     check_split(&(split_options){.lengths = lengths, .padded = padded, .sequences = 4, .ranks = 1});
 }
 
-static void callers_may_have_padded(void **state)
+TEST(callers_may_have_padded)
 {
-    (void)state;
     static const uint64_t lengths[] = {5, 0, 16, 1, 48};
     static const uint64_t padded[] = {48, 48, 96, 48, 48};
     for (uint64_t sequences = 0; sequences <= 5; sequences++)
@@ -258,9 +245,8 @@ static void callers_may_have_padded(void **state)
 }
 
 /* Appended dummies, and the caller's. */
-static void dummies_are_split_and_not_counted(void **state)
+TEST(dummies_are_split_and_not_counted)
 {
-    (void)state;
     static const uint64_t lengths[] = {5, 0, 16, 1, 33};
     for (uint64_t sequences = 0; sequences <= 5; sequences++) {
         for (uint64_t total = 48; total <= 480; total += 48)
@@ -272,17 +258,15 @@ static void dummies_are_split_and_not_counted(void **state)
 }
 
 /* The total may be padded for every padding of sequences. */
-static void padded_batches_get_dummies_too(void **state)
+TEST(padded_batches_get_dummies_too)
 {
-    (void)state;
     static const uint64_t lengths[] = {5, 0, 16, 1, 33}, padded[] = {48, 48, 96, 48, 48};
     for (uint64_t total = 48; total <= 480; total += 48)
         check_ranks((split_options){.lengths = lengths, .padded = padded, .sequences = 5, .total_multiple = total});
 }
 
-static void a_batch_may_be_full_already(void **state)
+TEST(a_batch_may_be_full_already)
 {
-    (void)state;
     static const uint64_t lengths[] = {8, 12, 4};
     const split_options options = {.lengths = lengths, .sequences = 3, .ranks = 2, .rank = 1, .total_multiple = 24};
     bp_cp_split *split = new_split(&options);
@@ -294,9 +278,8 @@ static void a_batch_may_be_full_already(void **state)
 /* ---- bijections ---------------------------------------------------------------------------------------------------- */
 
 /* The local tokens of all ranks are a permutation of the padded tokens. */
-static void local_tokens_are_a_permutation(void **state)
+TEST(local_tokens_are_a_permutation)
 {
-    (void)state;
     seed(5);
     for (size_t i = 0; i < RANKS_COUNT; i++) {
         uint64_t *ragged = random_lengths(30, 100);
@@ -325,9 +308,8 @@ static void local_tokens_are_a_permutation(void **state)
     }
 }
 
-static void maps_are_inverse(void **state)
+TEST(maps_are_inverse)
 {
-    (void)state;
     seed(6);
     for (size_t i = 0; i < RANKS_COUNT; i++) {
         uint64_t *ragged = random_lengths(25, 90);
@@ -369,9 +351,8 @@ static uint64_t print_of(const uint64_t *lengths, uint64_t sequences, uint32_t r
     return fingerprint;
 }
 
-static void fingerprints_differ_between_batches(void **state)
+TEST(fingerprints_differ_between_batches)
 {
-    (void)state;
     static const uint64_t lengths[] = {5, 9, 3, 0}, swapped[] = {9, 5, 3, 0}, longer[] = {5, 9, 4, 0};
     const uint64_t prints[] = {print_of(lengths, 4, 2, 0, 0, 0), print_of(swapped, 4, 2, 0, 0, 0),
                                print_of(longer, 4, 2, 0, 0, 0),  print_of(lengths, 3, 2, 0, 0, 0),
@@ -385,21 +366,4 @@ static void fingerprints_differ_between_batches(void **state)
     assert_true(print_of(lengths, 4, 2, 0, 4, 0) == prints[0]); /* the smallest multiple, given explicitly */
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(multiples_are_the_least),
-                                       cmocka_unit_test(multiples_may_be_huge),
-                                       cmocka_unit_test(golden_split),
-                                       cmocka_unit_test(shifts_stay_inside_each_sequence),
-                                       cmocka_unit_test(orders_have_names),
-                                       cmocka_unit_test(every_order_matches_the_reference),
-                                       cmocka_unit_test(one_rank_needs_no_multiple),
-                                       cmocka_unit_test(callers_may_have_padded),
-                                       cmocka_unit_test(dummies_are_split_and_not_counted),
-                                       cmocka_unit_test(padded_batches_get_dummies_too),
-                                       cmocka_unit_test(a_batch_may_be_full_already),
-                                       cmocka_unit_test(local_tokens_are_a_permutation),
-                                       cmocka_unit_test(maps_are_inverse),
-                                       cmocka_unit_test(fingerprints_differ_between_batches)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

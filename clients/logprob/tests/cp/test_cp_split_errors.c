@@ -1,10 +1,5 @@
 /* Batches that cannot be split, and queries that do not fit a split: the error has the sequence and the numbers. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/cp.h>
 
@@ -38,9 +33,8 @@ static bp_cp_split_config config_of(const int64_t *cu, uint64_t sequences, uint3
 
 static const int64_t GOOD[] = {0, 8, 12};
 
-static void defaults_match_the_header(void **state)
+TEST(defaults_match_the_header)
 {
-    (void)state;
     bp_cp_split_config config;
     memset(&config, 0xee, sizeof config);
     assert_ok(bp_cp_split_config_init(&config, sizeof config));
@@ -49,9 +43,8 @@ static void defaults_match_the_header(void **state)
     assert_true(config.multiple == 0 && config.total_multiple == 0 && config.last_is_dummy == 0 && config.comm == NULL);
 }
 
-static void structs_that_are_too_small_are_refused(void **state)
+TEST(structs_that_are_too_small_are_refused)
 {
-    (void)state;
     bp_cp_split_config config, before;
     memset(&config, 0xee, sizeof config);
     before = config;
@@ -65,9 +58,8 @@ static void structs_that_are_too_small_are_refused(void **state)
     assert_no_split(&config, BAD, "bp_cp_split_create");
 }
 
-static void everything_may_be_missing(void **state)
+TEST(everything_may_be_missing)
 {
-    (void)state;
     bp_cp_split_config config = config_of(GOOD, 2, 2);
     assert_no_split(NULL, BAD, "bp_cp_split_create");
     assert_fails(bp_cp_split_create(&config, NULL), BAD, "bp_cp_split_create");
@@ -79,9 +71,8 @@ static void everything_may_be_missing(void **state)
     assert_null(none);
 }
 
-static void ranks_must_be_there(void **state)
+TEST(ranks_must_be_there)
 {
-    (void)state;
     bp_cp_split_config config = config_of(GOOD, 2, 0);
     assert_no_split(&config, BAD, "rank", "0");
     config.ranks = 3;
@@ -91,9 +82,8 @@ static void ranks_must_be_there(void **state)
     assert_no_split(&config, BAD, "rank", "4294967295", "3");
 }
 
-static void lengths_are_int32_or_int64(void **state)
+TEST(lengths_are_int32_or_int64)
 {
-    (void)state;
     static const bp_dtype others[] = {BP_DTYPE_NONE, BP_DTYPE_FP32, BP_DTYPE_UINT64, BP_DTYPE_UINT32, BP_DTYPE_INT16};
     bp_cp_split_config config = config_of(GOOD, 2, 2);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
@@ -115,9 +105,8 @@ static void fill_lengths(int64_t *cu)
         cu[i] = 100 * (int64_t)i;
 }
 
-static void lengths_begin_with_0(void **state)
+TEST(lengths_begin_with_0)
 {
-    (void)state;
     static const int64_t late[] = {431, 800}, negative[] = {-17, 0, 4};
     bp_cp_split_config config = config_of(late, 1, 2);
     assert_no_split(&config, BAD, "431", "0");
@@ -132,9 +121,8 @@ static void lengths_begin_with_0(void **state)
     assert_no_split(&config, BAD, "431", "0");
 }
 
-static void lengths_do_not_decrease(void **state)
+TEST(lengths_do_not_decrease)
 {
-    (void)state;
     int64_t cu[MANY + 1] = {0};
     int32_t narrow[MANY + 1];
     bp_cp_split_config config = config_of(cu, MANY, 2);
@@ -155,9 +143,8 @@ static void lengths_do_not_decrease(void **state)
     assert_no_split(&config, BAD, "sequence 59", "5900", "-2147483648");
 }
 
-static void padded_lengths_hold_the_sequences(void **state)
+TEST(padded_lengths_hold_the_sequences)
 {
-    (void)state;
     int64_t cu[MANY + 1] = {0}, padded[MANY + 1] = {0};
     bp_cp_split_config config = config_of(cu, MANY, 2);
     config.cu_padded = padded;
@@ -180,9 +167,8 @@ static void padded_lengths_hold_the_sequences(void **state)
     assert_no_split(&config, BAD, "-4", "0");
 }
 
-static void one_rank_accepts_any_padded_lengths(void **state)
+TEST(one_rank_accepts_any_padded_lengths)
 {
-    (void)state;
     static const int64_t cu[] = {0, 3, 8}, padded[] = {0, 5, 10};
     bp_cp_split_config config = config_of(cu, 2, 1);
     bp_cp_split *split = NULL;
@@ -195,9 +181,8 @@ static void one_rank_accepts_any_padded_lengths(void **state)
 
 /* ---- multiples ----------------------------------------------------------------------------------------------------- */
 
-static void multiples_are_checked(void **state)
+TEST(multiples_are_checked)
 {
-    (void)state;
     bp_cp_split_config config = config_of(GOOD, 2, 3);
     static const uint64_t wrong[] = {1, 3, 5, 8, 9, 20, UINT64_MAX};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -215,18 +200,16 @@ static void multiples_are_checked(void **state)
     assert_no_split(&config, BAD, "1002", "4");
 }
 
-static void cu_padded_excludes_multiple(void **state)
+TEST(cu_padded_excludes_multiple)
 {
-    (void)state;
     bp_cp_split_config config = config_of(GOOD, 2, 2);
     config.cu_padded = GOOD;
     config.multiple = 4;
     assert_no_split(&config, BAD, "multiple", "cu_padded");
 }
 
-static void a_last_dummy_needs_a_sequence(void **state)
+TEST(a_last_dummy_needs_a_sequence)
 {
-    (void)state;
     bp_cp_split_config config = config_of(GOOD, 0, 2);
     config.last_is_dummy = 1;
     assert_no_split(&config, BAD, "dummy");
@@ -234,9 +217,8 @@ static void a_last_dummy_needs_a_sequence(void **state)
 
 /* ---- limits ---------------------------------------------------------------------------------------------------------- */
 
-static void lengths_may_be_near_the_limits(void **state)
+TEST(lengths_may_be_near_the_limits)
 {
-    (void)state;
     const int64_t cu[] = {0, 1, INT64_MAX - 3}; /* 2^63 - 4 */
     bp_cp_split_config config = config_of(cu, 2, 2);
     assert_no_split(&config, BP_ERR_OVERFLOW, "multiple", "4"); /* 4 and 2^63 - 4 padded */
@@ -256,9 +238,8 @@ static void lengths_may_be_near_the_limits(void **state)
     bp_cp_split_destroy(&split);
 }
 
-static void padding_may_not_fit(void **state)
+TEST(padding_may_not_fit)
 {
-    (void)state;
     const int64_t cu[] = {0, INT64_MAX};
     bp_cp_split_config config = config_of(cu, 1, 2);
     assert_no_split(&config, BP_ERR_OVERFLOW, "multiple", "4"); /* 2^63 padded */
@@ -275,9 +256,8 @@ static void padding_may_not_fit(void **state)
     assert_no_split(&config, BP_ERR_OVERFLOW, "18446744073709551615");
 }
 
-static void int32_lengths_are_widened(void **state)
+TEST(int32_lengths_are_widened)
 {
-    (void)state;
     static const int32_t cu[] = {0, INT32_MAX};
     bp_cp_split_config config = config_of(NULL, 1, 4);
     bp_cp_split *split = NULL;
@@ -297,9 +277,8 @@ static void int32_lengths_are_widened(void **state)
 }
 
 /* The maximum number of ranks: cost depends on the sequences only. */
-static void ranks_may_be_huge(void **state)
+TEST(ranks_may_be_huge)
 {
-    (void)state;
     static const int64_t cu[] = {0, 5, 5};
     bp_cp_split_config config = config_of(cu, 2, UINT32_MAX);
     bp_cp_split *split = NULL;
@@ -317,9 +296,8 @@ static void ranks_may_be_huge(void **state)
     bp_cp_split_destroy(&split);
 }
 
-static void counts_of_sequences_may_be_huge(void **state)
+TEST(counts_of_sequences_may_be_huge)
 {
-    (void)state;
     bp_cp_split_config config = config_of(GOOD, UINT64_MAX, 2);
     assert_no_split(&config, BP_ERR_OVERFLOW, "18446744073709551615");
     config.sequences = UINT64_MAX - 1;
@@ -330,9 +308,8 @@ static void counts_of_sequences_may_be_huge(void **state)
 
 /* ---- queries --------------------------------------------------------------------------------------------------------- */
 
-static void queries_are_checked(void **state)
+TEST(queries_are_checked)
 {
-    (void)state;
     bp_cp_split_config config = config_of(GOOD, 2, 2);
     bp_cp_split *split = NULL;
     int64_t cu[13], before[13];
@@ -361,25 +338,4 @@ static void queries_are_checked(void **state)
     bp_cp_split_destroy(&split);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(defaults_match_the_header),
-                                       cmocka_unit_test(structs_that_are_too_small_are_refused),
-                                       cmocka_unit_test(everything_may_be_missing),
-                                       cmocka_unit_test(ranks_must_be_there),
-                                       cmocka_unit_test(lengths_are_int32_or_int64),
-                                       cmocka_unit_test(lengths_begin_with_0),
-                                       cmocka_unit_test(lengths_do_not_decrease),
-                                       cmocka_unit_test(padded_lengths_hold_the_sequences),
-                                       cmocka_unit_test(one_rank_accepts_any_padded_lengths),
-                                       cmocka_unit_test(multiples_are_checked),
-                                       cmocka_unit_test(cu_padded_excludes_multiple),
-                                       cmocka_unit_test(a_last_dummy_needs_a_sequence),
-                                       cmocka_unit_test(lengths_may_be_near_the_limits),
-                                       cmocka_unit_test(padding_may_not_fit),
-                                       cmocka_unit_test(int32_lengths_are_widened),
-                                       cmocka_unit_test(ranks_may_be_huge),
-                                       cmocka_unit_test(counts_of_sequences_may_be_huge),
-                                       cmocka_unit_test(queries_are_checked)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

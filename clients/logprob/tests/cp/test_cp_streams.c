@@ -1,10 +1,5 @@
 /* Stream order of rearrangements; without a stream they are synchronous. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -22,9 +17,8 @@ static void enqueue(bp_cp *cp, const sample *s, bp_stream *stream)
 }
 
 /* The split may be destroyed before the work runs. */
-static void work_waits_for_its_turn(void **state)
+TEST(work_waits_for_its_turn)
 {
-    (void)state;
     sample s = new_sample(1);
     bp_cp *cp = new_cp(device, 2);
     bp_stream *stream = NULL;
@@ -43,9 +37,8 @@ static void work_waits_for_its_turn(void **state)
     free_sample(&s);
 }
 
-static void without_a_stream_calls_wait(void **state)
+TEST(without_a_stream_calls_wait)
 {
-    (void)state;
     bp_device *slow = new_slow_host(1000, 5);
     bp_cp *cp = new_cp(slow, 2);
     for (uint64_t round = 0; round < 10; round++) {
@@ -59,9 +52,8 @@ static void without_a_stream_calls_wait(void **state)
 }
 
 /* A copy writes the source before, and one reads the target after. */
-static void copies_before_and_after_are_in_order(void **state)
+TEST(copies_before_and_after_are_in_order)
 {
-    (void)state;
     for (uint64_t round = 0; round < 8; round++) {
         bp_device *slow = new_slow_host(400, round);
         bp_cp *cp = new_cp(slow, 1);
@@ -89,9 +81,8 @@ static void copies_before_and_after_are_in_order(void **state)
 }
 
 /* More calls than the ring holds, alternating between two splits; destruction waits for the last. */
-static void many_calls_wait_for_room(void **state)
+TEST(many_calls_wait_for_room)
 {
-    (void)state;
     enum { CALLS = 300 };
     sample *all = calloc(CALLS, sizeof *all);
     assert_non_null(all);
@@ -118,9 +109,8 @@ static void many_calls_wait_for_room(void **state)
     free(all);
 }
 
-static void clients_leave_nothing_behind(void **state)
+TEST(clients_leave_nothing_behind)
 {
-    (void)state;
     bp_device *own = new_host();
     bp_cp *cp = new_cp(own, 2);
     sample s = new_sample(3);
@@ -135,11 +125,4 @@ static void clients_leave_nothing_behind(void **state)
     free_sample(&s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(work_waits_for_its_turn), cmocka_unit_test(without_a_stream_calls_wait),
-        cmocka_unit_test(copies_before_and_after_are_in_order), cmocka_unit_test(many_calls_wait_for_room),
-        cmocka_unit_test(clients_leave_nothing_behind)};
-    return cmocka_run_group_tests(tests, open_host, close_host);
-}
+TESTS(open_host, close_host)

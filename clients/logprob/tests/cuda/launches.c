@@ -1,10 +1,5 @@
 /* Tensors for kernels, and their launches on the emulation. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "launches.h"
 

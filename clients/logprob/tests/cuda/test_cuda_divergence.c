@@ -1,10 +1,5 @@
 /* The CUDA kernels of divergences, and of column sums, one launch at a time on the emulation, against fp64. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "launches.h"
 
@@ -154,9 +149,8 @@ static bool is_close(double value, double expected)
 
 /* ---- tests ------------------------------------------------------------------------------------------------------------- */
 
-static void any_grid_and_alignment_makes_the_same_sums(void **state)
+TEST(any_grid_and_alignment_makes_the_same_sums)
 {
-    (void)state;
     static double p[4 * 2048], q[4 * 2048];
     for (unsigned d = 0; d < 3; d++)
         for (unsigned w = 0; w < 6; w++)
@@ -192,9 +186,8 @@ static void any_grid_and_alignment_makes_the_same_sums(void **state)
 }
 
 /* Two ranks that share a vocabulary, and one rank in two steps. */
-static void ranks_are_added(void **state)
+TEST(ranks_are_added)
 {
-    (void)state;
     for (unsigned b = 0; b < 4; b++) {
         seed(420);
         pair of = new_pair(BP_DTYPE_FP32, 5000, 0);
@@ -233,9 +226,8 @@ static void ranks_are_added(void **state)
 }
 
 /* -inf in one of both, in both, and in neither. */
-static void columns_without_probability_count_nothing(void **state)
+TEST(columns_without_probability_count_nothing)
 {
-    (void)state;
     static double p[100], q[100];
     for (unsigned b = 0; b < 4; b++)
         for (unsigned which = 1; which < 4; which++) {
@@ -289,9 +281,8 @@ static void run_divergence_gradient(const bp_divergence_gradient_work *work, gri
     run(name, g, work);
 }
 
-static void any_grid_makes_the_same_gradient_of_divergences(void **state)
+TEST(any_grid_makes_the_same_gradient_of_divergences)
 {
-    (void)state;
     static double p[4 * 2048], q[4 * 2048];
     static const float upstream[ROWS] = {1, -0.5f, 3};
     for (unsigned pairs = 0; pairs < 5; pairs++)
@@ -346,9 +337,8 @@ static void any_grid_makes_the_same_gradient_of_divergences(void **state)
 }
 
 /* Divergence and gradient are exactly 0. Masked rows are not read. */
-static void equal_and_masked_rows_make_zeros(void **state)
+TEST(equal_and_masked_rows_make_zeros)
 {
-    (void)state;
     static const float upstream[ROWS] = {1, 2, 3};
     const uint8_t mask[ROWS] = {1, 0, 1};
     for (unsigned b = 0; b < 4; b++)
@@ -382,9 +372,8 @@ static void equal_and_masked_rows_make_zeros(void **state)
 
 /* ---- sums of columns ------------------------------------------------------------------------------------------------- */
 
-static void columns_are_summed_in_row_order(void **state)
+TEST(columns_are_summed_in_row_order)
 {
-    (void)state;
     static const uint32_t counts[] = {1, 8, 9, 31};
     for (unsigned d = 0; d < 3; d++)
         for (unsigned c = 0; c < 4; c++)
@@ -414,15 +403,4 @@ static void columns_are_summed_in_row_order(void **state)
             }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_grid_and_alignment_makes_the_same_sums),
-        cmocka_unit_test(ranks_are_added),
-        cmocka_unit_test(columns_without_probability_count_nothing),
-        cmocka_unit_test(any_grid_makes_the_same_gradient_of_divergences),
-        cmocka_unit_test(equal_and_masked_rows_make_zeros),
-        cmocka_unit_test(columns_are_summed_in_row_order),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,11 +1,6 @@
 /* The CUDA kernels that make results and gradient at once, on the emulation: the bits of the separate kernels, for any part of a row that
  * shared memory keeps. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "launches.h"
 
@@ -81,9 +76,8 @@ static void check(const rows *logits, const statistics *s, const rows *expected,
 }
 
 /* Fewer tiles than warps, one tile a warp, tiles that are read again, ends of rows in each of them. */
-static void any_part_of_a_row_may_be_kept(void **state)
+TEST(any_part_of_a_row_may_be_kept)
 {
-    (void)state;
     static const uint32_t widths[] = {8, 37, 2048, 2056, 4 * 2048 + 5, 9 * 2048 + 1024, 25 * 2048 - 8, 33 * 2048 + 3};
     static const grid grids[] = {{ROWS, 1, 128}, {1, 1, 128}, {2, 1, 256}};
     FOR_PAIRS(p)
@@ -112,9 +106,8 @@ static void any_part_of_a_row_may_be_kept(void **state)
 }
 
 /* A block takes masked rows between others. Nothing of a masked row is read. */
-static void masked_rows_are_zero(void **state)
+TEST(masked_rows_are_zero)
 {
-    (void)state;
     FOR_PAIRS(p)
     {
         seed(12);
@@ -146,11 +139,4 @@ static void masked_rows_are_zero(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_part_of_a_row_may_be_kept),
-        cmocka_unit_test(masked_rows_are_zero),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,11 +1,6 @@
 /* CUDA kernels, one launch at a time on the emulation: bits do not depend on threads, blocks, alignment and scheduling, and nothing outside
  * the tensors is touched. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "../support/reference.h"
 #include "launches.h"
@@ -32,9 +27,8 @@ static const uint32_t WIDTHS[] = {1, 7, 37, 2048, 2049, 3 * 2048 + 5, 5 * 2048 -
 
 static const grid PARTIALS_GRIDS[] = {{ROWS, 1, 128}, {1, 1, 128}, {2, 1, 32}, {ROWS, 1, 96}, {7, 1, 64}};
 
-static void any_grid_makes_the_same_partials(void **state)
+TEST(any_grid_makes_the_same_partials)
 {
-    (void)state;
     FOR_DTYPES(d)
     FOR_WIDTHS(w)
     FOR_FORMS(form)
@@ -58,9 +52,8 @@ static void any_grid_makes_the_same_partials(void **state)
     }
 }
 
-static void further_sums_change_none(void **state)
+TEST(further_sums_change_none)
 {
-    (void)state;
     FOR_DTYPES(d)
     {
         seed(3);
@@ -85,9 +78,8 @@ static void further_sums_change_none(void **state)
 }
 
 /* More tiles than a block keeps, so several rounds; the last one is partial. */
-static void rows_of_any_length_are_summed(void **state)
+TEST(rows_of_any_length_are_summed)
 {
-    (void)state;
     const uint32_t columns = 2 * 256 * BP_TILE_COLUMNS + 4097;
     seed(5);
     rows logits = new_rows(BP_DTYPE_BF16, 1, columns, 0, 0);
@@ -112,9 +104,8 @@ static void rows_of_any_length_are_summed(void **state)
     free_rows(&logits);
 }
 
-static void partials_of_masked_rows_stay_as_they_are(void **state)
+TEST(partials_of_masked_rows_stay_as_they_are)
 {
-    (void)state;
     seed(6);
     rows logits = new_rows(BP_DTYPE_FP16, ROWS, 100, 0, 0);
     bp_partial partials[ROWS];
@@ -136,9 +127,8 @@ static void partials_of_masked_rows_stay_as_they_are(void **state)
 /* ---- results ------------------------------------------------------------------------------------------------------- */
 
 /* The kernel that writes results makes the bits of partials and a finish of one rank. */
-static void results_need_no_partials(void **state)
+TEST(results_need_no_partials)
 {
-    (void)state;
     static const uint32_t targets[] = {1, 3, 128};
     FOR_DTYPES(d)
     FOR_FORMS(form)
@@ -172,9 +162,8 @@ static void results_need_no_partials(void **state)
 }
 
 /* Three ranks that share a vocabulary. A rank's partials and target logits are one piece. */
-static void ranks_are_merged(void **state)
+TEST(ranks_are_merged)
 {
-    (void)state;
     enum { TARGETS = 5 };
     static const uint32_t ends[] = {0, 700, 707, 3000};
     struct of_rank {
@@ -218,9 +207,8 @@ static void ranks_are_merged(void **state)
 }
 
 /* The lowest token is recorded, in any scheduling and for any distance of its id, and kept over calls. */
-static void the_lowest_bad_target_is_recorded(void **state)
+TEST(the_lowest_bad_target_is_recorded)
 {
-    (void)state;
     enum { TOKENS = 600, FIRST = 1000 };
     static const int64_t values[] = {INT64_MIN, INT64_MAX, -1, 99, 200, INT64_MIN + 100};
     static bp_partial partials[TOKENS];
@@ -283,9 +271,8 @@ static bool narrows(const bp_dtype *pair)
 static const uint32_t TARGETS[] = {1, 4, 32};
 
 /* For any alignment of input and output. */
-static void any_grid_makes_the_same_gradient(void **state)
+TEST(any_grid_makes_the_same_gradient)
 {
-    (void)state;
     for (size_t p = 0; p < sizeof PAIRS / sizeof *PAIRS; p++)
         FOR_WIDTHS(w)
         {
@@ -315,9 +302,8 @@ static void any_grid_makes_the_same_gradient(void **state)
 }
 
 /* Upstream gradients of 0 and of NULL make the same bits in each form. */
-static void forms_make_the_same_gradient(void **state)
+TEST(forms_make_the_same_gradient)
 {
-    (void)state;
     for (size_t p = 0; p < sizeof PAIRS / sizeof *PAIRS; p++) {
         seed(70 + p);
         rows logits = new_rows(PAIRS[p][0], ROWS, 3000, 0, 0);
@@ -345,9 +331,8 @@ static void forms_make_the_same_gradient(void **state)
 }
 
 /* Targets on both sides of every border: of the head, pieces, tiles, parts, and the row's ends. */
-static void targets_lie_at_any_border(void **state)
+TEST(targets_lie_at_any_border)
 {
-    (void)state;
     enum { COLUMNS = 3 * 2048 + 3 };
     static const int64_t columns[] = {0,    1,    2,    3,    4,    7,    8,    9,    1023, 1024, 1025,
                                       1027, 1028, 1029, 2047, 2048, 2051, 2052, 3071, 3072, 3075, 4095,
@@ -382,9 +367,8 @@ static void targets_lie_at_any_border(void **state)
 }
 
 /* Rounding, soft cap and temperatures of tokens, against fp64, from results to gradient. */
-static void logits_are_rounded_capped_and_scaled(void **state)
+TEST(logits_are_rounded_capped_and_scaled)
 {
-    (void)state;
     enum { COLUMNS = 2500 };
     static const float temperatures[ROWS] = {0.7f, 1, 2.5f};
     static double x[COLUMNS];
@@ -429,9 +413,8 @@ static void logits_are_rounded_capped_and_scaled(void **state)
     }
 }
 
-static void temperatures_outside_their_range_make_nan(void **state)
+TEST(temperatures_outside_their_range_make_nan)
 {
-    (void)state;
     static const float temperatures[] = {1e-38f, 0, -1, INFINITY, NAN, 9e37f};
     rows logits = new_rows(BP_DTYPE_BF16, 6, 500, 0, 0), out = empty_rows(BP_DTYPE_BF16, 6, 500, 0, 0);
     statistics s = new_statistics(&logits);
@@ -457,9 +440,8 @@ static void temperatures_outside_their_range_make_nan(void **state)
 }
 
 /* In place, with equal dtypes and narrowing. */
-static void gradients_may_overwrite_their_logits(void **state)
+TEST(gradients_may_overwrite_their_logits)
 {
-    (void)state;
     for (size_t p = 0; p < sizeof PAIRS / sizeof *PAIRS; p++)
         FOR_WIDTHS(w)
     for (uint32_t shift = 0; shift < 5; shift++) {
@@ -485,9 +467,8 @@ static void gradients_may_overwrite_their_logits(void **state)
 }
 
 /* Narrowing in place takes one block per row for any number of rows. */
-static void masked_rows_have_gradients_of_zero(void **state)
+TEST(masked_rows_have_gradients_of_zero)
 {
-    (void)state;
     for (size_t p = 0; p < sizeof PAIRS / sizeof *PAIRS; p++) {
         seed(11);
         rows logits = new_rows(PAIRS[p][0], ROWS, 3333, 0, 0), out = empty_rows(PAIRS[p][1], ROWS, 3333, 1, 1);
@@ -509,23 +490,4 @@ static void masked_rows_have_gradients_of_zero(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_grid_makes_the_same_partials),
-        cmocka_unit_test(further_sums_change_none),
-        cmocka_unit_test(rows_of_any_length_are_summed),
-        cmocka_unit_test(partials_of_masked_rows_stay_as_they_are),
-        cmocka_unit_test(results_need_no_partials),
-        cmocka_unit_test(ranks_are_merged),
-        cmocka_unit_test(the_lowest_bad_target_is_recorded),
-        cmocka_unit_test(any_grid_makes_the_same_gradient),
-        cmocka_unit_test(forms_make_the_same_gradient),
-        cmocka_unit_test(targets_lie_at_any_border),
-        cmocka_unit_test(logits_are_rounded_capped_and_scaled),
-        cmocka_unit_test(temperatures_outside_their_range_make_nan),
-        cmocka_unit_test(gradients_may_overwrite_their_logits),
-        cmocka_unit_test(masked_rows_have_gradients_of_zero),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,10 +1,5 @@
 /* CUDA kernels of the loss, one launch at a time on the emulation, against plain loops and bit by bit. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "../support/splits.h"
 #include "launches.h"
@@ -135,9 +130,8 @@ static void check_records(const slices *s, const bp_loss_record *records)
 
 static const uint32_t RANKS[] = {1, 2, 3, 8};
 
-static void sums_are_those_of_a_plain_loop(void **state)
+TEST(sums_are_those_of_a_plain_loop)
 {
-    (void)state;
     bp_loss_record records[MOST_SEQUENCES], again[MOST_SEQUENCES];
     for (unsigned round = 0; round < 24; round++) {
         seed(300 + round);
@@ -152,9 +146,8 @@ static void sums_are_those_of_a_plain_loop(void **state)
 }
 
 /* Independent of the sequence's position and neighbours; with more tokens than the threads take at once. */
-static void bits_depend_on_the_sequence_alone(void **state)
+TEST(bits_depend_on_the_sequence_alone)
 {
-    (void)state;
     static const uint64_t lengths[] = {511, 512, 513, 2048, 2049, 3500};
     for (unsigned i = 0; i < 6; i++) {
         seed(400 + i);
@@ -181,9 +174,8 @@ static void bits_depend_on_the_sequence_alone(void **state)
     }
 }
 
-static void planes_may_be_missing(void **state)
+TEST(planes_may_be_missing)
 {
-    (void)state;
     seed(17);
     split_batch b = random_split(5, 2, 60);
     slices *s = new_slices(&b, 3);
@@ -207,9 +199,8 @@ static void planes_may_be_missing(void **state)
 }
 
 /* NaN stays in its sequence; -inf is an ordinary value. */
-static void nan_and_infinities_are_kept(void **state)
+TEST(nan_and_infinities_are_kept)
 {
-    (void)state;
     seed(23);
     split_batch b = {.count = 3, .data = 3, .ranks = 1, .packed = {0, 9, 700, 710}, .padded = {0, 9, 700, 710}};
     slices *s = new_slices(&b, 4);
@@ -255,9 +246,8 @@ static void check_seeds(const slices *s, uint32_t groups, grid g, int64_t stride
     free(seeds);
 }
 
-static void valid_tokens_are_seeded(void **state)
+TEST(valid_tokens_are_seeded)
 {
-    (void)state;
     static const grid grids[] = {{1, 1, 128}, {3, 1, 64}, {9, 1, 128}, {2, 1, 32}};
     for (unsigned round = 0; round < 24; round++) {
         seed(500 + round);
@@ -268,12 +258,4 @@ static void valid_tokens_are_seeded(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_are_those_of_a_plain_loop), cmocka_unit_test(bits_depend_on_the_sequence_alone),
-        cmocka_unit_test(planes_may_be_missing),          cmocka_unit_test(nan_and_infinities_are_kept),
-        cmocka_unit_test(valid_tokens_are_seeded),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

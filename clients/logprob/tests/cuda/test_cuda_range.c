@@ -1,10 +1,5 @@
 /* CUDA kernels for the smallest and largest logit, one launch at a time on the emulation, against a plain loop. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "../support/reference.h"
 #include "launches.h"
@@ -73,9 +68,8 @@ static void check(const rows *logits, grid g)
     }
 }
 
-static void any_grid_and_alignment_finds_the_same(void **state)
+TEST(any_grid_and_alignment_finds_the_same)
 {
-    (void)state;
     for (unsigned d = 0; d < 3; d++)
         for (unsigned w = 0; w < 9; w++)
             for (uint32_t shift = 0; shift < 9; shift++) {
@@ -87,9 +81,8 @@ static void any_grid_and_alignment_finds_the_same(void **state)
 }
 
 /* Extremes, infinities and NaN at any position of a row. */
-static void every_element_counts(void **state)
+TEST(every_element_counts)
 {
-    (void)state;
     const double special[] = {-40, 40, -INFINITY, INFINITY, (double)NAN};
     for (unsigned d = 0; d < 3; d++)
         for (unsigned i = 0; i < 5; i++)
@@ -107,9 +100,8 @@ static void every_element_counts(void **state)
 }
 
 /* Rows of only -inf (both results), of positive and of negative numbers. */
-static void rows_of_equal_signs(void **state)
+TEST(rows_of_equal_signs)
 {
-    (void)state;
     const double kinds[] = {-INFINITY, INFINITY, -200, 200};
     for (unsigned d = 0; d < 3; d++)
         for (unsigned i = 0; i < 4; i++) {
@@ -122,9 +114,8 @@ static void rows_of_equal_signs(void **state)
         }
 }
 
-static void masked_rows_are_not_read(void **state)
+TEST(masked_rows_are_not_read)
 {
-    (void)state;
     seed(6);
     rows logits = new_rows(BP_DTYPE_BF16, ROWS, 100, 0, 0);
     outputs out;
@@ -143,9 +134,8 @@ static void masked_rows_are_not_read(void **state)
     free_rows(&logits);
 }
 
-static void outputs_are_independent(void **state)
+TEST(outputs_are_independent)
 {
-    (void)state;
     seed(8);
     rows logits = new_rows(BP_DTYPE_FP16, ROWS, 500, 3, 0);
     outputs both, one;
@@ -164,14 +154,4 @@ static void outputs_are_independent(void **state)
     free_rows(&logits);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_grid_and_alignment_finds_the_same),
-        cmocka_unit_test(every_element_counts),
-        cmocka_unit_test(rows_of_equal_signs),
-        cmocka_unit_test(masked_rows_are_not_read),
-        cmocka_unit_test(outputs_are_independent),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

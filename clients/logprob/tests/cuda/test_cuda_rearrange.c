@@ -1,10 +1,5 @@
 /* CUDA kernels for rearrangements, one launch at a time on the emulation, against plain lists. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "../support/splits.h"
 #include "launches.h"
@@ -110,9 +105,8 @@ static void check(const split_batch *b, const rearrangement *r)
 
 static const uint32_t RANKS[] = {1, 2, 3, 8};
 
-static void every_order_becomes_every_other(void **state)
+TEST(every_order_becomes_every_other)
 {
-    (void)state;
     static const grid grids[] = {{1, 1, 128}, {5, 1, 128}, {2, 1, 32}, {40, 1, 64}};
     for (unsigned at = 0; at < 4; at++)
         for (unsigned pair = 0; pair < 16; pair++)
@@ -132,9 +126,8 @@ static void every_order_becomes_every_other(void **state)
 }
 
 /* Fewer words than lanes, as many, a few more, and enough for several loads in flight. */
-static void words_of_any_size_are_moved(void **state)
+TEST(words_of_any_size_are_moved)
 {
-    (void)state;
     static const uint64_t words[] = {1, 2, 5, 31, 32, 33, 127, 128, 300};
     for (uint32_t size = 1; size <= 16; size *= 2)
         for (unsigned i = 0; i < 9; i++) {
@@ -153,9 +146,8 @@ static void words_of_any_size_are_moved(void **state)
 }
 
 /* Negative strides, and stride 0. */
-static void strides_may_be_negative(void **state)
+TEST(strides_may_be_negative)
 {
-    (void)state;
     seed(5);
     split_batch b = random_split(4, 2, 20);
     int64_t sources[MOST_TOKENS];
@@ -178,9 +170,8 @@ static void strides_may_be_negative(void **state)
 }
 
 /* Groups of only empty sequences have no places, on any grid. */
-static void empty_sequences_have_no_places(void **state)
+TEST(empty_sequences_have_no_places)
 {
-    (void)state;
     for (unsigned pair = 0; pair < 16; pair++) {
         split_batch b = {.count = 3, .data = 3, .ranks = RANKS[pair % 4]};
         rearrangement r = {.from = (bp_cp_order)(pair / 4),
@@ -193,13 +184,4 @@ static void empty_sequences_have_no_places(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_order_becomes_every_other),
-        cmocka_unit_test(words_of_any_size_are_moved),
-        cmocka_unit_test(strides_may_be_negative),
-        cmocka_unit_test(empty_sequences_have_no_places),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

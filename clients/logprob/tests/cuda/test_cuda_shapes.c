@@ -1,12 +1,7 @@
 /* Selection of kernels and grids: any choice gives right results, but a wrong one is slow. */
 #include <bucketpool/kernels.h>
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -110,9 +105,8 @@ static void check_launch(const char *name, uint32_t blocks, uint32_t threads)
     assert_true(grid.threads[0] == threads && grid.threads[1] == 1 && grid.threads[2] == 1);
 }
 
-static void launch_shapes_of_rearrangements(void **state)
+TEST(launch_shapes_of_rearrangements)
 {
-    (void)state;
     static const struct {
         uint64_t token_bytes;
         uint32_t word_bytes, blocks; /* blocks of 128 threads for 1000 tokens */
@@ -128,9 +122,8 @@ static void launch_shapes_of_rearrangements(void **state)
     }
 }
 
-static void launch_shapes_of_the_loss(void **state)
+TEST(launch_shapes_of_the_loss)
 {
-    (void)state;
     const bp_seed_work seeds = {.group = one_of(1000)};
     bp_sums_work sums = {.group = one_of(1000)};
     sums.group.count = 7;
@@ -151,9 +144,8 @@ static bp_forward_work forward_of(bp_dtype dtype, uint64_t rows, uint64_t column
         .logits = {.stride = (int64_t)columns, .columns = columns, .dtype = dtype, .rounding = BP_DTYPE_FP32}};
 }
 
-static void forms_of_forward_kernels(void **state)
+TEST(forms_of_forward_kernels)
 {
-    (void)state;
     bp_forward_work work = forward_of(BP_DTYPE_BF16, 500, 32000);
     launches = 0;
     assert_ok(engine->ops->forward(engine, &work, NULL));
@@ -180,9 +172,8 @@ static void forms_of_forward_kernels(void **state)
 }
 
 /* Rows in one wave instead of two: 132 x 6 and 132 x 8 blocks. */
-static void threads_of_forward_kernels(void **state)
+TEST(threads_of_forward_kernels)
 {
-    (void)state;
     static const struct {
         bp_dtype dtype;
         uint64_t rows, columns;
@@ -212,9 +203,8 @@ static bp_fused_work fused_of(bp_dtype dtype, bp_dtype out, uint64_t rows, uint6
 
 /* A few tiles take the smallest block; 256 threads as long as two blocks fit into a multiprocessor; else 512, if each warp has places for two
  * tiles, or one tile. */
-static void launch_shapes_of_both_passes(void **state)
+TEST(launch_shapes_of_both_passes)
 {
-    (void)state;
     static const struct {
         bp_dtype dtype;
         uint64_t columns;
@@ -236,9 +226,8 @@ static void launch_shapes_of_both_passes(void **state)
 }
 
 /* Rows that the kernel cannot take are passed over twice. */
-static void both_passes_may_be_separate(void **state)
+TEST(both_passes_may_be_separate)
 {
-    (void)state;
     bp_fused_work works[4];
     works[0] = works[1] = works[2] = fused_of(BP_DTYPE_BF16, BP_DTYPE_BF16, 1000, 32000);
     works[3] = fused_of(BP_DTYPE_BF16, BP_DTYPE_BF16, 1000, 524288 + 8);
@@ -270,9 +259,8 @@ static void both_passes_may_be_separate(void **state)
     assert_int_equal(launches, 2);
 }
 
-static void launch_shapes_of_divergences(void **state)
+TEST(launch_shapes_of_divergences)
 {
-    (void)state;
     const bp_fused_work shape = fused_of(BP_DTYPE_BF16, BP_DTYPE_FP32, 16, 128000);
     const bp_divergence_work sums = {
         .tokens = shape.forward.tokens, .logits = shape.forward.logits, .reference = shape.forward.logits};
@@ -294,9 +282,8 @@ static void launch_shapes_of_divergences(void **state)
 }
 
 /* The driver refuses empty grids. */
-static void empty_grids_are_not_launched(void **state)
+TEST(empty_grids_are_not_launched)
 {
-    (void)state;
     const bp_rearrange_work moved = {.group = one_of(0), .token_bytes = 4, .word_bytes = 4};
     const bp_rearrange_work empty = {.group = one_of(9), .token_bytes = 0, .word_bytes = 16};
     const bp_seed_work seeds = {.group = one_of(0)};
@@ -311,12 +298,4 @@ static void empty_grids_are_not_launched(void **state)
     assert_int_equal(launches, 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(launch_shapes_of_rearrangements), cmocka_unit_test(launch_shapes_of_the_loss),
-        cmocka_unit_test(forms_of_forward_kernels),        cmocka_unit_test(threads_of_forward_kernels),
-        cmocka_unit_test(launch_shapes_of_both_passes),    cmocka_unit_test(both_passes_may_be_separate),
-        cmocka_unit_test(launch_shapes_of_divergences),    cmocka_unit_test(empty_grids_are_not_launched)};
-    return cmocka_run_group_tests(tests, make_engine, end_engine);
-}
+TESTS(make_engine, end_engine)

@@ -1,11 +1,6 @@
 /* Clients of the emulated driver while each of its functions fails: in creation, calls, captures and destruction, once or for good. The error
  * names the function, nothing leaks, and a second try has the same bits. Arguments: the library of kernels. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/capture.h>
 #include <bucketpool/core/fail.h>
@@ -546,22 +541,19 @@ static void fail_kinds(int error, bool for_good)
     }
 }
 
-static void test_once(void **state)
+TEST(test_once)
 {
-    (void)state;
     fail_kinds(UNKNOWN, false);
 }
 
-static void test_out_of_memory(void **state)
+TEST(test_out_of_memory)
 {
-    (void)state;
     fail_kinds(OUT_OF_MEMORY, false);
 }
 
 /* As after an illegal address in a kernel: nothing can be waited for or released any more, but nothing hangs or crashes. */
-static void test_for_good(void **state)
+TEST(test_for_good)
 {
-    (void)state;
     fail_kinds(ILLEGAL_ADDRESS, true);
 }
 
@@ -570,7 +562,5 @@ int main(int argc, char **argv)
     fake_cuda_config_init(&settings);
     settings.poison = 1 << 16; /* a workspace of cuBLAS has 32 MiB */
     settings.kernels = argc > 1 ? argv[1] : NULL;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_once), cmocka_unit_test(test_out_of_memory),
-                                       cmocka_unit_test(test_for_good)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_registered(NULL, NULL, NULL, NULL);
 }

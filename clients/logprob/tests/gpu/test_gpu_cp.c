@@ -1,10 +1,5 @@
 /* Split batches on a GPU: tokens return unchanged, and lie where the index map says. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,9 +29,8 @@ static int close_devices(void **state)
 }
 
 /* From packed order to every rank's local order, side by side, and back. */
-static void test_round_trip(void **state)
+TEST(test_round_trip)
 {
-    (void)state;
     static const uint32_t ranks[] = {1, 2, 3, 8};
     static const uint64_t sizes[] = {1, 4, 6, 16, 24, 1040};
     static uint64_t cu[MOST_SEQUENCES + 1];
@@ -70,9 +64,8 @@ static void test_round_trip(void **state)
 }
 
 /* Labels of the next token, filled, in a tensor with gaps: compared with the index map. */
-static void test_maps_and_tensors(void **state)
+TEST(test_maps_and_tensors)
 {
-    (void)state;
     static uint64_t cu[MOST_SEQUENCES + 1];
     bp_cp *cp = new_mover(gpu);
     for (unsigned round = 0; round < rounds(12, 6); round++) {
@@ -108,14 +101,10 @@ static void test_maps_and_tensors(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_maps_and_tensors),
-    };
     if (!has_driver()) {
         printf("BP_TEST_DRIVER is not the path of a driver\n");
         return 77;
     }
     take_arguments(argc, argv);
-    return has_cuda_kernels() ? cmocka_run_group_tests(tests, open_devices, close_devices) : 77;
+    return has_cuda_kernels() ? run_registered(NULL, NULL, open_devices, close_devices) : 77;
 }

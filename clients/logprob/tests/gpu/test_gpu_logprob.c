@@ -1,10 +1,5 @@
 /* Log-probabilities on a GPU: compared with fp64 and the host's kernels; reproducible bits, sizes beyond 32 bits, graphs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/capture.h>
 
@@ -91,9 +86,8 @@ static void check_on_gpu(const batch_options *options)
     free_batch(&b);
 }
 
-static void random_batches(void **state)
+TEST(random_batches)
 {
-    (void)state;
     for (unsigned round = 0; round < rounds(150, 12); round++) {
         seed(4000 + round);
         batch_options options = random_options();
@@ -101,9 +95,8 @@ static void random_batches(void **state)
     }
 }
 
-static void test_long_rows(void **state)
+TEST(test_long_rows)
 {
-    (void)state;
     static const uint64_t widths[] = {32000, 50257, 131072, 700001};
     for (size_t i = 0; i < rounds(4, 2); i++)
         for (int dtype = BP_DTYPE_FP32; dtype <= BP_DTYPE_BF16; dtype++) {
@@ -128,9 +121,8 @@ static void assert_near(const view *a, const view *b, double slack)
             }
 }
 
-static void test_host_and_gpu(void **state)
+TEST(test_host_and_gpu)
 {
-    (void)state;
     batch_options options = {.batch = 2, .sequence = 5, .columns = 4321, .dtype = BP_DTYPE_BF16, .with_entropy = true};
     bp_device *host = NULL;
     assert_ok(bp_device_create_host(NULL, &host));
@@ -174,9 +166,8 @@ static void run_in_chunks(bp_logprob *client, const device_batch *t, uint64_t ch
 }
 
 /* The same rows in one call, in pieces and elsewhere in memory. */
-static void test_chunks_and_alignment(void **state)
+TEST(test_chunks_and_alignment)
 {
-    (void)state;
     static const uint64_t chunks[] = {1, 3, 7, 16, 1000};
     for (int dtype = BP_DTYPE_FP32; dtype <= BP_DTYPE_BF16; dtype++) {
         batch_options options = {.batch = 1,
@@ -217,9 +208,8 @@ static void launch(bp_capture *capture, bp_graph *graph)
     assert_ok(bp_capture_launched(capture, stream));
 }
 
-static void test_launched_graphs(void **state)
+TEST(test_launched_graphs)
 {
-    (void)state;
     batch_options options = {.batch = 2, .sequence = 9, .columns = 3001, .with_entropy = true, .masked = true};
     seed(41);
     batch eager = new_batch(&options);
@@ -260,9 +250,8 @@ static void test_launched_graphs(void **state)
 
 /* ---- targets ------------------------------------------------------------------------------------------------------- */
 
-static void test_invalid_targets(void **state)
+TEST(test_invalid_targets)
 {
-    (void)state;
     batch_options options = {.batch = 2, .sequence = 30, .columns = 100, .strict = true};
     batch b = new_batch(&options);
     bp_logprob_config config;
@@ -304,9 +293,8 @@ static double bf16_at(const void *gpu_memory, uint64_t element)
 }
 
 /* bf16 zeros except for a 2 at the target of every checked row: more than 2^31 elements, in place. */
-static void test_more_than_2_to_the_31_elements(void **state)
+TEST(test_more_than_2_to_the_31_elements)
 {
-    (void)state;
     static const uint64_t live[] = {0, 8191, 8192, 16383, 16384, FAR_TOKENS - 1};
     void *logits = has_small_shapes() ? NULL : take_gpu_memory(2ull * FAR_TOKENS * FAR_COLUMNS);
     void *values = take_gpu_memory(24ull * FAR_TOKENS);
@@ -367,9 +355,8 @@ static void test_more_than_2_to_the_31_elements(void **state)
 }
 
 /* More rows than the second dimension of a grid allows. */
-static void test_many_rows(void **state)
+TEST(test_many_rows)
 {
-    (void)state;
     batch_options options = {.batch = 3, .sequence = rounds(30000, 40), .columns = 5, .with_entropy = true};
     seed(51);
     check_on_gpu(&options);
@@ -377,20 +364,10 @@ static void test_many_rows(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_batches),
-        cmocka_unit_test(test_long_rows),
-        cmocka_unit_test(test_host_and_gpu),
-        cmocka_unit_test(test_chunks_and_alignment),
-        cmocka_unit_test(test_launched_graphs),
-        cmocka_unit_test(test_invalid_targets),
-        cmocka_unit_test(test_more_than_2_to_the_31_elements),
-        cmocka_unit_test(test_many_rows),
-    };
     if (!has_driver()) {
         printf("BP_TEST_DRIVER is not the path of a driver\n");
         return 77;
     }
     take_arguments(argc, argv);
-    return has_cuda_kernels() ? cmocka_run_group_tests(tests, open_gpu, close_gpu) : 77;
+    return has_cuda_kernels() ? run_registered(NULL, NULL, open_gpu, close_gpu) : 77;
 }

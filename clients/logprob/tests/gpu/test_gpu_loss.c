@@ -1,10 +1,5 @@
 /* Loss and ranges of logits on a GPU: sums, seeds and extremes equal those of plain loops and of the host's kernels. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/loss.h>
 
@@ -159,9 +154,8 @@ static void check_seeds(const step *s, uint64_t valid)
 }
 
 /* Repeated runs give the same bits. */
-static void test_steps(void **state)
+TEST(test_steps)
 {
-    (void)state;
     for (unsigned round = 0; round < rounds(20, 3); round++) {
         seed(270 + round);
         step *s = new_step();
@@ -193,9 +187,8 @@ static void test_steps(void **state)
 }
 
 /* Captured with a rearrangement of its results: launched later, on another mask. */
-static void test_captured_seeds(void **state)
+TEST(test_captured_seeds)
 {
-    (void)state;
     seed(370);
     step *s = new_step();
     const uint64_t bytes = s->tokens * sizeof(float);
@@ -262,9 +255,8 @@ static void check_ranges(const batch *b)
     assert_true(gaps_are_whole(&b->logprob, "least logits") && gaps_are_whole(&b->entropy, "largest logits"));
 }
 
-static void test_ranges(void **state)
+TEST(test_ranges)
 {
-    (void)state;
     for (unsigned round = 0; round < rounds(60, 10); round++) {
         seed(470 + round);
         batch_options options = random_options();
@@ -285,15 +277,10 @@ static void test_ranges(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_steps),
-        cmocka_unit_test(test_captured_seeds),
-        cmocka_unit_test(test_ranges),
-    };
     if (!has_driver()) {
         printf("BP_TEST_DRIVER is not the path of a driver\n");
         return 77;
     }
     take_arguments(argc, argv);
-    return has_cuda_kernels() ? cmocka_run_group_tests(tests, open_devices, close_devices) : 77;
+    return has_cuda_kernels() ? run_registered(NULL, NULL, open_devices, close_devices) : 77;
 }

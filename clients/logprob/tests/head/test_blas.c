@@ -1,10 +1,5 @@
 /* The search for a BLAS library: its order, and the error where there is none. The dynamic loader is replaced. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/status.h>
 
@@ -95,13 +90,12 @@ static bp_blas found_among(fake_library a, fake_library b, fake_library c)
 
 static const fake_library none = {0};
 
-static void test_order(void **state)
+TEST(test_order)
 {
     const fake_library torch = {.name = "libtorch_cpu.so", .loaded = true, .with_mkl = true};
     const fake_library openblas = {.name = "libopenblas.so.0"}, netlib = {.name = "libblas.so.3"};
     const fake_library loaded_netlib = {.name = "libblas.so.3", .loaded = true};
     const fake_library linked = {.name = "libown.so", .loaded = true, .global = true};
-    (void)state;
     assert_string_equal(found_among(openblas, loaded_netlib, linked).name, "libown.so");
     assert_string_equal(found_among(openblas, loaded_netlib, torch).name, "libtorch_cpu.so");
     assert_false(library_was_loaded);
@@ -113,22 +107,20 @@ static void test_order(void **state)
 }
 
 /* PyTorch is never loaded, and may lack the symbol. */
-static void test_torch(void **state)
+TEST(test_torch)
 {
     const fake_library absent = {.name = "libtorch_cpu.so"};
     const fake_library hidden = {.name = "libtorch_cpu.so", .loaded = true, .without_sgemm = true};
     const fake_library openblas = {.name = "libopenblas.so.0"};
-    (void)state;
     assert_string_equal(found_among(absent, openblas, none).name, "libopenblas.so.0");
     assert_string_equal(found_among(hidden, openblas, none).name, "libopenblas.so.0");
 }
 
 /* Optional functions are those of the library itself. */
-static void test_functions(void **state)
+TEST(test_functions)
 {
     const fake_library mkl = {.name = "libmkl_rt.so.2", .loaded = true, .with_mkl = true};
     const fake_library openblas = {.name = "libopenblas.so.0", .loaded = true};
-    (void)state;
     bp_blas found = found_among(mkl, none, none);
     assert_true(is_symbol(&found.sgemm, &fakes[0].sgemm));
     assert_true(is_symbol(&found.set_threads, &mkl_threads));
@@ -138,10 +130,9 @@ static void test_functions(void **state)
     assert_true(found.set_threads == NULL && found.bf16_gemm == NULL);
 }
 
-static void test_none(void **state)
+TEST(test_none)
 {
     bp_blas found = {.name = "unchanged"};
-    (void)state;
     memset(fakes, 0, sizeof fakes);
     assert_int_equal(bp_blas_find(&found), BP_ERR_UNSUPPORTED);
     static const char *const words[] = {"no BLAS library was found",
@@ -156,9 +147,4 @@ static void test_none(void **state)
     assert_string_equal(found.name, "unchanged");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_order), cmocka_unit_test(test_torch),
-                                       cmocka_unit_test(test_functions), cmocka_unit_test(test_none)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

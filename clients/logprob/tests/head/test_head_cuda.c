@@ -1,11 +1,6 @@
 /* The fused head on cuda: on the emulated driver with emulated kernels and an emulated cuBLAS, or on a GPU. Results against fp64, capture
  * and replay, and a device that is destroyed before the head. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/capture.h>
 
@@ -38,9 +33,8 @@ static void call(bp_lm_head *head, device_tensors *w, bp_stream *stream)
     assert_ok(bp_lm_head_backward(head, &w->there.batch, &w->there.gradients, stream));
 }
 
-static void test_random(void **state)
+TEST(test_random)
 {
-    (void)state;
     bp_device *device = new_cuda();
     for (uint64_t seed = 0; seed < 8; seed++) {
         head_case c = random_case(seed);
@@ -70,9 +64,8 @@ static const head_case some = {.batch = 2,
                                .has_entropy = true,
                                .seed = 2};
 
-static void test_info(void **state)
+TEST(test_info)
 {
-    (void)state;
     bp_device *device = new_cuda();
     bp_lm_head *head = new_head(device, &some, BP_TARGETS_MASK);
     const bp_lm_head_info info = *bp_lm_head_get_info(head);
@@ -130,9 +123,8 @@ static void replay(bp_device *device, bp_targets targets)
     end_device_tensors(&w);
 }
 
-static void test_captured(void **state)
+TEST(test_captured)
 {
-    (void)state;
     bp_device *device = new_cuda();
     replay(device, BP_TARGETS_MASK);
     replay(device, BP_TARGETS_ERROR);
@@ -140,9 +132,8 @@ static void test_captured(void **state)
 }
 
 /* A check waits for the backward pass as well, so its outputs are complete for any stream. */
-static void test_check_waits(void **state)
+TEST(test_check_waits)
 {
-    (void)state;
     bp_device *device = new_cuda();
     device_tensors w;
     head_case ignoring = some; /* the targets that would be bad */
@@ -166,9 +157,8 @@ static void test_check_waits(void **state)
     bp_device_destroy(&device);
 }
 
-static void test_device_goes_first(void **state)
+TEST(test_device_goes_first)
 {
-    (void)state;
     bp_device *device = new_cuda();
     bp_lm_head *head = new_head(device, &some, BP_TARGETS_MASK);
     bp_device_destroy(&device);
@@ -176,10 +166,4 @@ static void test_device_goes_first(void **state)
     assert_null(head);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_info),
-                                       cmocka_unit_test(test_captured), cmocka_unit_test(test_check_waits),
-                                       cmocka_unit_test(test_device_goes_first)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

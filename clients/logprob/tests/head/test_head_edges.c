@@ -1,10 +1,5 @@
 /* The fused head: workspaces, batches of no tokens, unusual strides, bad targets, and refused arguments. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <math.h>
 #include <string.h>
@@ -20,9 +15,8 @@ static bp_lm_head_info info_of(const bp_lm_head *head)
     return info;
 }
 
-static void test_info(void **state)
+TEST(test_info)
 {
-    (void)state;
     bp_lm_head_config config;
     assert_ok(bp_lm_head_config_init(&config, sizeof config));
     config.max_tokens = 5000;
@@ -53,9 +47,8 @@ static void test_info(void **state)
 }
 
 /* With one rank, memory does not grow with the number of tokens. */
-static void test_memory_per_token(void **state)
+TEST(test_memory_per_token)
 {
-    (void)state;
     bp_lm_head_config config;
     assert_ok(bp_lm_head_config_init(&config, sizeof config));
     config.hidden = 16;
@@ -84,9 +77,8 @@ static const head_case small = {.batch = 2,
                                 .gap = 1,
                                 .seed = 3};
 
-static void test_no_tokens(void **state)
+TEST(test_no_tokens)
 {
-    (void)state;
     head_values v = values_of(&small);
     head_tensors t = tensors_of(&v, 0, small.vocab);
     bp_lm_head_config config = head_config_of(&small);
@@ -114,9 +106,8 @@ static void test_no_tokens(void **state)
 }
 
 /* Strides that BLAS does not support: 0 and negative. */
-static void test_odd_strides(void **state)
+TEST(test_odd_strides)
 {
-    (void)state;
     head_case c = small;
     c.gap = 0;
     head_values v = values_of(&c);
@@ -171,16 +162,14 @@ static void check_bad_targets(uint64_t vocab)
     free_values(&v);
 }
 
-static void test_bad_targets(void **state)
+TEST(test_bad_targets)
 {
-    (void)state;
     check_bad_targets(small.vocab);
     check_bad_targets(5000);
 }
 
-static void test_refused_configs(void **state)
+TEST(test_refused_configs)
 {
-    (void)state;
     bp_lm_head *head = NULL;
     const bp_lm_head_config good = head_config_of(&small);
     bp_lm_head_config bad = good;
@@ -201,9 +190,8 @@ static void test_refused_configs(void **state)
     assert_null(head);
 }
 
-static void test_refused_calls(void **state)
+TEST(test_refused_calls)
 {
-    (void)state;
     head_values v = values_of(&small);
     head_tensors t = tensors_of(&v, 0, small.vocab);
     bp_lm_head_config config = head_config_of(&small);
@@ -253,11 +241,4 @@ static void test_refused_calls(void **state)
     free_values(&v);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_info),         cmocka_unit_test(test_memory_per_token),
-                                       cmocka_unit_test(test_no_tokens),    cmocka_unit_test(test_odd_strides),
-                                       cmocka_unit_test(test_bad_targets),  cmocka_unit_test(test_refused_configs),
-                                       cmocka_unit_test(test_refused_calls)};
-    return cmocka_run_group_tests(tests, begin, end);
-}
+TESTS(begin, end)

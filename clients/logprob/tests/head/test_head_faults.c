@@ -1,11 +1,6 @@
 /* Fault injection: every device call and every allocation fails once in turn. Each gives an error, nothing leaks, and the next call works.
  * Calls of an existing head do not allocate. Linked with shortage.c. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -33,9 +28,8 @@ static const head_case small = {.batch = 2,
 
 /* ---- allocations --------------------------------------------------------------------------------------------------- */
 
-static void test_calls_allocate_nothing(void **state)
+TEST(test_calls_allocate_nothing)
 {
-    (void)state;
     head_values v = values_of(&small);
     head_tensors t = tensors_of(&v, 0, small.vocab);
     bp_lm_head_config config = head_config_of(&small);
@@ -54,9 +48,8 @@ static void test_calls_allocate_nothing(void **state)
     free_values(&v);
 }
 
-static void test_creation_without_memory(void **state)
+TEST(test_creation_without_memory)
 {
-    (void)state;
     bp_lm_head_config config = head_config_of(&small);
     unsigned met = 0;
     for (unsigned nth = 1;; nth++) {
@@ -131,9 +124,8 @@ static bool both_fail(unsigned nth)
     return ranks[1].met;
 }
 
-static void test_ranks_without_memory(void **state)
+TEST(test_ranks_without_memory)
 {
-    (void)state;
     unsigned nth = 1;
     while (both_fail(nth))
         nth++;
@@ -152,9 +144,8 @@ static bp_device *new_faulty(faults *f)
     return faulty;
 }
 
-static void test_creation_on_a_failing_device(void **state)
+TEST(test_creation_on_a_failing_device)
 {
-    (void)state;
     faults f;
     bp_device *faulty = new_faulty(&f);
     bp_lm_head_config config = head_config_of(&small);
@@ -203,9 +194,8 @@ static bool fail_once(bp_device *faulty, bp_lm_head *head, head_tensors *t, bp_s
     return was.met;
 }
 
-static void test_calls_on_a_failing_device(void **state)
+TEST(test_calls_on_a_failing_device)
 {
-    (void)state;
     faults f;
     bp_device *faulty = new_faulty(&f);
     bp_stream *stream = NULL;
@@ -232,11 +222,4 @@ static void test_calls_on_a_failing_device(void **state)
     free_values(&v);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls_allocate_nothing), cmocka_unit_test(test_creation_without_memory),
-        cmocka_unit_test(test_ranks_without_memory), cmocka_unit_test(test_creation_on_a_failing_device),
-        cmocka_unit_test(test_calls_on_a_failing_device)};
-    return cmocka_run_group_tests(tests, begin, end);
-}
+TESTS(begin, end)

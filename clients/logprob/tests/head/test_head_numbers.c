@@ -1,10 +1,5 @@
 /* The fused head against fp64 for random shapes, layouts, dtypes and pieces; equal bits of repeated runs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <math.h>
 
@@ -31,9 +26,8 @@ static void try_case(const head_case *c, bp_stream *stream)
     free_values(&v);
 }
 
-static void test_random(void **state)
+TEST(test_random)
 {
-    (void)state;
     bp_stream *stream = NULL;
     assert_ok(bp_stream_create(device, "caller", &stream));
     for (uint64_t seed = 0; seed < 300; seed++) {
@@ -44,9 +38,8 @@ static void test_random(void **state)
 }
 
 /* Tiles of the vocabulary, of 2048 columns because of the tokens in a chunk or because of the hidden size. */
-static void test_tiles(void **state)
+TEST(test_tiles)
 {
-    (void)state;
     static const bp_dtype dtypes[] = {BP_DTYPE_FP32, BP_DTYPE_BF16, BP_DTYPE_FP16};
     for (int i = 0; i < 12; i++) {
         const bool many = i % 2 == 0;
@@ -69,9 +62,8 @@ static void test_tiles(void **state)
 }
 
 /* The fp64 reference gradients against finite differences of the loss. */
-static void test_finite_differences(void **state)
+TEST(test_finite_differences)
 {
-    (void)state;
     const double step = 1e-5;
     for (uint64_t seed = 0; seed < 6; seed++) {
         const head_case c = {.batch = 1,
@@ -104,9 +96,8 @@ static void test_finite_differences(void **state)
 
 /* ---- bits ---------------------------------------------------------------------------------------------------------- */
 
-static void test_same_bits(void **state)
+TEST(test_same_bits)
 {
-    (void)state;
     for (uint64_t seed = 1000; seed < 1008; seed++) {
         head_case c = random_case(seed);
         c.sequence += 40;
@@ -129,9 +120,8 @@ static void test_same_bits(void **state)
 }
 
 /* Each gradient alone has the same bits as both together, and kinds of calls do not disturb each other. */
-static void test_one_gradient(void **state)
+TEST(test_one_gradient)
 {
-    (void)state;
     const head_case c = {.batch = 2,
                          .sequence = 11,
                          .hidden = 7,
@@ -165,10 +155,4 @@ static void test_one_gradient(void **state)
     free_values(&v);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_tiles),
-                                       cmocka_unit_test(test_finite_differences), cmocka_unit_test(test_same_bits),
-                                       cmocka_unit_test(test_one_gradient)};
-    return cmocka_run_group_tests(tests, begin, end);
-}
+TESTS(begin, end)

@@ -1,10 +1,5 @@
 /* Stream order of a head's call, on delayed streams: the stream writes the inputs just before it and moves the outputs away just after. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -90,9 +85,8 @@ static const head_case c = {.batch = 2,
                             .temperature = 1,
                             .seed = 12};
 
-static void test_order(void **state)
+TEST(test_order)
 {
-    (void)state;
     head_values v = values_of(&c);
     head_tensors t = tensors_of(&v, 0, c.vocab);
     const bp_lm_head_config config = head_config_of(&c);
@@ -161,16 +155,11 @@ static void run_concurrently(uint64_t seed, int heads)
     bp_device_destroy(&slow);
 }
 
-static void test_two_streams(void **state)
+TEST(test_two_streams)
 {
-    (void)state;
     for (uint64_t seed = 1; seed < 9; seed++)
         for (int heads = 1; heads <= 2; heads++)
             run_concurrently(seed, heads);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_order), cmocka_unit_test(test_two_streams)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

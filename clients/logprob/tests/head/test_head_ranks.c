@@ -1,11 +1,6 @@
 /* The fused head on ranks that share a vocabulary, on the device under test: host, or cuda where hidden_grad cannot be rounded after its
  * sum. Gradient layouts differ between ranks, but their collectives must match. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -176,9 +171,8 @@ static head_case case_of(bp_dtype dtype, bp_dtype grad_dtype, uint64_t seed)
                        .seed = seed};
 }
 
-static void test_sums(void **state)
+TEST(test_sums)
 {
-    (void)state;
     static const bp_dtype dtypes[][2] = {
         {BP_DTYPE_FP32, BP_DTYPE_FP32}, {BP_DTYPE_BF16, BP_DTYPE_FP32}, {BP_DTYPE_BF16, BP_DTYPE_BF16}};
     for (uint64_t i = 0; i < 6; i++) {
@@ -195,9 +189,8 @@ static void test_sums(void **state)
 }
 
 /* With partial hidden_grad, the parts sum up to the whole. */
-static void test_parts(void **state)
+TEST(test_parts)
 {
-    (void)state;
     const head_case c = case_of(BP_DTYPE_FP32, BP_DTYPE_FP32, 9);
     rank ranks[RANKS];
     run_ranks(ranks, &c, true, true);
@@ -216,8 +209,4 @@ static void test_parts(void **state)
         end_rank(&ranks[r]);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sums), cmocka_unit_test(test_parts)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,10 +1,5 @@
 /* The fused head against a plain fp64 computation that stores all logits. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "../support/hosts.h"
 #include "heads.h"
@@ -25,9 +20,8 @@ static void check_options(const head_options *options)
     free_head_batch(&h);
 }
 
-static void chunks_dtypes_and_entropies(void **state)
+TEST(chunks_dtypes_and_entropies)
 {
-    (void)state;
     static const int64_t chunks[] = {0, 1, 3, 5, 16, 17, 1000};
     for (int dtype = BP_DTYPE_FP32; dtype <= BP_DTYPE_BF16; dtype++)
         for (size_t c = 0; c < 7; c++)
@@ -50,9 +44,8 @@ static void chunks_dtypes_and_entropies(void **state)
 }
 
 /* More columns than a kernel tile, and hidden sizes that are not a multiple of a vector. */
-static void shapes_may_be_odd(void **state)
+TEST(shapes_may_be_odd)
 {
-    (void)state;
     static const uint64_t shapes[][4] = {{1, 1, 1, 1},     {1, 1, 3, 2},    {3, 1, 1, 9},
                                          {1, 7, 33, 4100}, {4, 3, 129, 61}, {2, 40, 5, 2048}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
@@ -66,9 +59,8 @@ static void shapes_may_be_odd(void **state)
                                           .with_entropy = true});
 }
 
-static void random_heads_are_true(void **state)
+TEST(random_heads_are_true)
 {
-    (void)state;
     for (uint64_t round = 0; round < 60; round++) {
         seed(500 + round);
         head_options o = {.batch = 1 + random_below(3),
@@ -118,9 +110,8 @@ static void random_heads_are_true(void **state)
     }
 }
 
-static void strides_of_0_are_rows_without_gaps(void **state)
+TEST(strides_of_0_are_rows_without_gaps)
 {
-    (void)state;
     head_options o = {.batch = 2, .sequence = 9, .hidden = 12, .columns = 50, .chunk = 4, .with_entropy = true};
     head_batch h = new_head_batch(&o);
     bp_lm_head *head = new_head(device, &h);
@@ -138,9 +129,8 @@ static void strides_of_0_are_rows_without_gaps(void **state)
 }
 
 /* Padding may be NaN: "the row is not read". */
-static void masked_states_do_not_matter(void **state)
+TEST(masked_states_do_not_matter)
 {
-    (void)state;
     for (int dtype = BP_DTYPE_FP32; dtype <= BP_DTYPE_BF16; dtype++)
         check_options(&(head_options){.batch = 2,
                                       .sequence = 17,
@@ -153,9 +143,8 @@ static void masked_states_do_not_matter(void **state)
                                       .masked_is_nan = true});
 }
 
-static void all_tokens_may_be_masked(void **state)
+TEST(all_tokens_may_be_masked)
 {
-    (void)state;
     for (int variant = 0; variant < 4; variant++) {
         head_options o = {.batch = 3,
                           .sequence = 7,
@@ -177,9 +166,8 @@ static void all_tokens_may_be_masked(void **state)
 }
 
 /* hidden_grad alone, weight_grad alone, no upstream gradients. */
-static void outputs_may_be_left_out(void **state)
+TEST(outputs_may_be_left_out)
 {
-    (void)state;
     head_options o = {.batch = 2, .sequence = 9, .hidden = 12, .columns = 50, .chunk = 4, .with_entropy = true};
     head_batch h = new_head_batch(&o);
     bp_lm_head *head = new_head(device, &h);
@@ -211,9 +199,8 @@ static void outputs_may_be_left_out(void **state)
 }
 
 /* Results of no tokens: sums of gradients are zero, unless they are added to. */
-static void no_tokens_have_no_gradients(void **state)
+TEST(no_tokens_have_no_gradients)
 {
-    (void)state;
     for (int accumulate = 0; accumulate < 2; accumulate++) {
         head_options o = {.batch = 1, .sequence = 3, .hidden = 12, .columns = 50, .biased = true};
         o.accumulate = accumulate;
@@ -233,9 +220,8 @@ static void no_tokens_have_no_gradients(void **state)
     }
 }
 
-static void runs_have_the_same_bits(void **state)
+TEST(runs_have_the_same_bits)
 {
-    (void)state;
     for (int dtype = BP_DTYPE_FP32; dtype <= BP_DTYPE_BF16; dtype++) {
         head_options o = {
             .batch = 2, .sequence = 33, .hidden = 64, .columns = 700, .chunk = 7, .with_entropy = true, .threads = 2};
@@ -265,9 +251,8 @@ static void runs_have_the_same_bits(void **state)
 }
 
 /* On delayed streams, with a copy before and after; both chunk workspaces alternate. */
-static void heads_keep_stream_order(void **state)
+TEST(heads_keep_stream_order)
 {
-    (void)state;
     for (uint64_t round = 0; round < 5; round++) {
         bp_device *slow = new_slow_host(300, 40 + round);
         bp_stream *streams[2];
@@ -312,9 +297,8 @@ static void heads_keep_stream_order(void **state)
 }
 
 /* One chunk of fp32 logits and fixed parts; the plan matches the allocation for any number of tokens. */
-static void memory_is_one_chunk(void **state)
+TEST(memory_is_one_chunk)
 {
-    (void)state;
     uint64_t workspace[2];
     for (int i = 0; i < 2; i++) {
         head_options o = {.batch = 1, .sequence = i == 0 ? 400 : 4000, .hidden = 8, .columns = 1000, .chunk = 64};
@@ -351,12 +335,5 @@ int main(void)
     close_host(&none);
     if (!has)
         return 77;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunks_dtypes_and_entropies), cmocka_unit_test(shapes_may_be_odd),
-        cmocka_unit_test(random_heads_are_true),       cmocka_unit_test(masked_states_do_not_matter),
-        cmocka_unit_test(all_tokens_may_be_masked),    cmocka_unit_test(strides_of_0_are_rows_without_gaps),
-        cmocka_unit_test(outputs_may_be_left_out),     cmocka_unit_test(runs_have_the_same_bits),
-        cmocka_unit_test(no_tokens_have_no_gradients), cmocka_unit_test(heads_keep_stream_order),
-        cmocka_unit_test(memory_is_one_chunk)};
-    return cmocka_run_group_tests(tests, open_host, close_host);
+    return run_registered(NULL, NULL, open_host, close_host);
 }

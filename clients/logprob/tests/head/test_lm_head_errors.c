@@ -1,10 +1,5 @@
 /* Heads and calls that are refused: the error has the argument and its numbers, and nothing is written. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "../support/hosts.h"
 #include "heads.h"
@@ -96,9 +91,8 @@ static void assert_nothing_written(void)
         assert_ptr_equal(no_head, &no_head);                                                                           \
     } while (0)
 
-static void invalid_heads_are_refused(void **state)
+TEST(invalid_heads_are_refused)
 {
-    (void)state;
     bp_lm_head_config config;
     assert_no_head(device, config.hidden = 0, BAD, "hidden");
     assert_no_head(device, config.vocab = 0, BAD, "vocab");
@@ -123,9 +117,8 @@ static void invalid_heads_are_refused(void **state)
     bp_device_destroy(&nothing);
 }
 
-static void defaults_are_as_written(void **state)
+TEST(defaults_are_as_written)
 {
-    (void)state;
     bp_lm_head_config config;
     bp_lm_head_batch call;
     bp_lm_head_gradients gradients;
@@ -145,9 +138,8 @@ static void defaults_are_as_written(void **state)
 
 /* ---- calls --------------------------------------------------------------------------------------------------------- */
 
-static void everything_may_be_missing(void **state)
+TEST(everything_may_be_missing)
 {
-    (void)state;
     assert_fails(bp_lm_head_forward(NULL, &s.call, &s.outputs, NULL), BAD, "");
     assert_fails(bp_lm_head_forward(s.head, NULL, &s.outputs, NULL), BAD, "");
     assert_fails(bp_lm_head_forward(s.head, &s.call, NULL, NULL), BAD, "");
@@ -165,9 +157,8 @@ static void everything_may_be_missing(void **state)
     assert_backward_fails(BAD, "saved");
 }
 
-static void shapes_and_dtypes_are_the_configs(void **state)
+TEST(shapes_and_dtypes_are_the_configs)
 {
-    (void)state;
     s.call.hidden.columns = 13;
     assert_both_fail(BAD, "hidden", "13", "12");
     s.call.hidden.dtype = BP_DTYPE_BF16;
@@ -191,9 +182,8 @@ static void shapes_and_dtypes_are_the_configs(void **state)
     assert_backward_fails(BAD, "weight", "11", "12");
 }
 
-static void pointers_are_aligned(void **state)
+TEST(pointers_are_aligned)
 {
-    (void)state;
     s.call.hidden.data = (char *)s.call.hidden.data + 2;
     assert_both_fail(BAD, "hidden", "align");
     s.call.weight = (const char *)s.call.weight + 1;
@@ -207,9 +197,8 @@ static void pointers_are_aligned(void **state)
     assert_backward_fails(BAD, "weight", "align");
 }
 
-static void values_are_within_their_limits(void **state)
+TEST(values_are_within_their_limits)
 {
-    (void)state;
     const float bad[] = {0, -1, NAN, INFINITY};
     for (size_t i = 0; i < 4; i++) {
         s.call.tokens.temperature = bad[i];
@@ -231,9 +220,8 @@ static void values_are_within_their_limits(void **state)
     assert_both_fail(BAD, "");
 }
 
-static void a_head_for_forward_has_no_backward(void **state)
+TEST(a_head_for_forward_has_no_backward)
 {
-    (void)state;
     bp_lm_head *forward_only = NULL;
     bp_lm_head_config config = head_config_of(&s.h, whole_shard(&s.h.tokens));
     config.forward_only = 1;
@@ -246,9 +234,8 @@ static void a_head_for_forward_has_no_backward(void **state)
     bp_lm_head_destroy(&forward_only);
 }
 
-static void targets_outside_are_named(void **state)
+TEST(targets_outside_are_named)
 {
-    (void)state;
     bp_lm_head *checked = NULL;
     bp_lm_head_config config = head_config_of(&s.h, whole_shard(&s.h.tokens));
     config.targets = BP_TARGETS_ERROR;
@@ -265,9 +252,8 @@ static void targets_outside_are_named(void **state)
     bp_lm_head_destroy(&checked);
 }
 
-static void empty_calls_succeed(void **state)
+TEST(empty_calls_succeed)
 {
-    (void)state;
     s.call.hidden.batch = s.gradients.hidden_grad.batch = 0;
     assert_ok(bp_lm_head_forward(s.head, &s.call, &s.outputs, NULL));
     s.gradients.accumulate = 1;
@@ -281,9 +267,8 @@ static void empty_calls_succeed(void **state)
             assert_true(((const float *)row_at(&s.h.weight_grad, 0, v))[k] == 0);
 }
 
-static void errors_leave_a_head_that_works(void **state)
+TEST(errors_leave_a_head_that_works)
 {
-    (void)state;
     s.call.tokens.temperature = -1;
     assert_both_fail(BAD, "temperature");
     check_head(s.head, &s.h);
@@ -291,16 +276,10 @@ static void errors_leave_a_head_that_works(void **state)
 
 int main(void)
 {
-#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
-    const struct CMUnitTest tests[] = {
-        CASE(invalid_heads_are_refused),          CASE(defaults_are_as_written),   CASE(everything_may_be_missing),
-        CASE(shapes_and_dtypes_are_the_configs),  CASE(pointers_are_aligned),      CASE(values_are_within_their_limits),
-        CASE(a_head_for_forward_has_no_backward), CASE(targets_outside_are_named), CASE(empty_calls_succeed),
-        CASE(errors_leave_a_head_that_works)};
     void *none = NULL;
     if (open_host(&none) != 0)
         return 1;
     bool has = has_products(device);
     close_host(&none);
-    return has ? cmocka_run_group_tests(tests, open_host, close_host) : 77;
+    return has ? run_registered(begin, end, open_host, close_host) : 77;
 }

@@ -1,10 +1,5 @@
 /* The fused head on ranks that are threads. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "../support/ranks.h"
 #include "head_shards.h"
@@ -36,9 +31,8 @@ static void check_split(const head_options *options, uint32_t ranks, split where
         free_head_batch(&s.h[r]);
 }
 
-static void heads_share_a_vocabulary(void **state)
+TEST(heads_share_a_vocabulary)
 {
-    (void)state;
     for (uint32_t ranks = 1; ranks <= 4; ranks++) {
         for (unsigned variant = 0; variant < 4; variant++) {
             for (int dtype = BP_DTYPE_FP32; dtype <= BP_DTYPE_BF16; dtype++) {
@@ -88,9 +82,8 @@ static bool run_bad_shards(host_rank *r)
     return good;
 }
 
-static void heads_refuse_shards_that_do_not_tile(void **state)
+TEST(heads_refuse_shards_that_do_not_tile)
 {
-    (void)state;
     for (uint32_t ranks = 2; ranks <= 4; ranks++)
         run_host_ranks(ranks, false, 0, run_bad_shards, NULL);
 }
@@ -121,9 +114,8 @@ static bool run_mismatch(host_rank *r)
     return good;
 }
 
-static void heads_compare_their_configurations(void **state)
+TEST(heads_compare_their_configurations)
 {
-    (void)state;
     run_host_ranks(2, false, 0, run_mismatch, NULL);
     run_host_ranks(3, false, 0, run_mismatch, NULL);
 }
@@ -137,8 +129,5 @@ int main(void)
     close_host(&none);
     if (!has)
         return 77;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(heads_share_a_vocabulary),
-                                       cmocka_unit_test(heads_refuse_shards_that_do_not_tile),
-                                       cmocka_unit_test(heads_compare_their_configurations)};
-    return cmocka_run_group_tests(tests, open_host, close_host);
+    return run_registered(NULL, NULL, open_host, close_host);
 }

@@ -1,11 +1,6 @@
 /* Matrix products of the fused head against plain fp64 loops: BLAS on the host, cuBLAS on a GPU or on the emulated driver. Arguments:
  * "bf16": on the host with a bf16 product; "without": a machine without cuBLAS. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/cuda.h>
 
@@ -242,11 +237,10 @@ static void try_task(const desk *d, const task *t)
 
 static const bp_dtype dtypes[] = {BP_DTYPE_FP32, BP_DTYPE_BF16, BP_DTYPE_FP16};
 
-static void test_products(void **state)
+TEST(test_products)
 {
     static const uint64_t shapes[][3] = {{1, 1, 1},     {1, 17, 5},    {7, 5, 3},      {2, 1, 9},
                                          {33, 130, 64}, {40, 211, 96}, {1030, 2100, 2}};
-    (void)state;
     desk d = new_desk();
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (size_t j = 0; j < 3; j++)
@@ -265,9 +259,8 @@ static void test_products(void **state)
 }
 
 /* The result's previous contents matter only when accumulating. */
-static void test_result_is_not_read(void **state)
+TEST(test_result_is_not_read)
 {
-    (void)state;
     desk d = new_desk();
     const task t = {WEIGHT_GRAD, 5, 6, 7, BP_DTYPE_BF16, BP_DTYPE_FP32, false, 1};
     bp_products *products = new_products(d.device, t.rows, t.columns, t.hidden, t.dtype);
@@ -361,9 +354,8 @@ static void try_mask(const desk *d, const task *t)
     products->ops->destroy(products);
 }
 
-static void test_masked_rows(void **state)
+TEST(test_masked_rows)
 {
-    (void)state;
     desk d = new_desk();
     for (size_t j = 0; j < 3; j++)
         for (int adds = 0; adds < 2; adds++) {
@@ -374,9 +366,8 @@ static void test_masked_rows(void **state)
 }
 
 /* fp32 unchanged, or rounded once to a narrower dtype. */
-static void test_place(void **state)
+TEST(test_place)
 {
-    (void)state;
     desk d = new_desk();
     const char *emulated = getenv("FAKE_CUDA");
     const bool has_kernels = emulated != NULL && strstr(emulated, "kernels=") != NULL;
@@ -401,12 +392,11 @@ static void test_place(void **state)
 }
 
 /* A split gradient keeps infinities and NaN, and 16 bits of every other number, whatever its magnitude. */
-static void test_split_numbers(void **state)
+TEST(test_split_numbers)
 {
     static const float values[] = {
         1, -1.5f, 3.14159274f, 1 / 3.f, -0x1.fffffep-1f, 0x1p-100f, -1e30f, 0x1.8p127f, INFINITY, -INFINITY, NAN, 0};
     enum { COUNT_VALUES = sizeof values / sizeof *values };
-    (void)state;
     if (has_driver())
         return;
     desk d = new_desk();
@@ -449,9 +439,8 @@ static void test_split_numbers(void **state)
 #define STREAMS 3
 
 /* Concurrent products on several streams, each with its own scratch memory. */
-static void test_concurrent_streams(void **state)
+TEST(test_concurrent_streams)
 {
-    (void)state;
     desk d[STREAMS] = {new_desk()};
     const task t = {HIDDEN_GRAD, 30, 120, 50, BP_DTYPE_BF16, has_driver() ? BP_DTYPE_BF16 : BP_DTYPE_FP32, false, 1};
     bp_products *products = new_products(d[0].device, t.rows, t.columns, t.hidden, t.dtype);
@@ -491,9 +480,8 @@ static uint64_t allocations(void)
 }
 
 /* Captured once, launched three times: each launch accumulates. */
-static void test_captured(void **state)
+TEST(test_captured)
 {
-    (void)state;
     if (!has_driver())
         return;
     desk d = new_desk();
@@ -524,9 +512,8 @@ static void test_captured(void **state)
 
 /* ---- errors ------------------------------------------------------------------------------------------------------------ */
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     bp_device *host = new_host();
     bp_products *products = NULL;
     assert_fails(bp_products_create_cublas(host, 4, 4, BP_DTYPE_BF16, &products), BP_ERR_INVALID_ARGUMENT,
@@ -536,7 +523,7 @@ static void test_refused(void **state)
     bp_device_destroy(&host);
 }
 
-static void test_each_call_fails(void **state)
+TEST(test_each_call_fails)
 {
     static const struct {
         const char *function;
@@ -552,7 +539,6 @@ static void test_each_call_fails(void **state)
         {"cublasGemmEx", 15, BP_ERR_UNSUPPORTED, "a product of 4 x 6 by 6 x 5 (bf16, fp32)"},
         {"cublasGemmEx", 13, BP_ERR_DEVICE, "CUBLAS_STATUS_EXECUTION_FAILED (13)"},
     };
-    (void)state;
     bool (*fail_call)(const char *, uint64_t, int);
     uint64_t (*handles)(void);
     *(void **)&fail_call = cublas_symbol("fake_cublas_fail");
@@ -601,20 +587,9 @@ static void test_without_cublas(void **state)
 
 int main(int count, char **arguments)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),
-        cmocka_unit_test(test_result_is_not_read),
-        cmocka_unit_test(test_masked_rows),
-        cmocka_unit_test(test_place),
-        cmocka_unit_test(test_concurrent_streams),
-        cmocka_unit_test(test_captured),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_each_call_fails),
-        cmocka_unit_test(test_split_numbers),
-    };
     const struct CMUnitTest without[] = {cmocka_unit_test(test_without_cublas)};
     uses_bf16_product = count > 1 && strcmp(arguments[1], "bf16") == 0;
     if (count > 1 && strcmp(arguments[1], "without") == 0)
         return cmocka_run_group_tests(without, NULL, NULL);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_registered(NULL, NULL, NULL, NULL);
 }

@@ -1,10 +1,5 @@
 /* Whole calls of host engines, against fp64. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/logprob.h>
 
@@ -30,9 +25,8 @@ static void run_and_check(const kit *k, const call_options *options)
 }
 
 /* Combinations of shapes, dtypes, kinds of rows and optional tensors. */
-static void test_calls(void **state)
+TEST(test_calls)
 {
-    (void)state;
     static const uint64_t shapes[][3] = {{1, 1, 1},    {1, 3, 5},    {2, 7, 129},  {3, 5, 1000},
                                          {1, 9, 2049}, {2, 2, 4095}, {1, 17, 333}, {1, 2, 6143}};
     for (size_t t = 0; t < TABLES; t++) {
@@ -57,9 +51,8 @@ static void test_calls(void **state)
 }
 
 /* Every pair of dtypes, separate and in place. */
-static void test_dtypes(void **state)
+TEST(test_dtypes)
 {
-    (void)state;
     for (size_t t = 0; t < TABLES; t++) {
         kit k = open_kit(1, tables[t], 2500);
         for (unsigned turn = 0; turn < 18; turn++) {
@@ -73,9 +66,8 @@ static void test_dtypes(void **state)
 }
 
 /* Log-probabilities of a large vocabulary. */
-static void test_accuracy(void **state)
+TEST(test_accuracy)
 {
-    (void)state;
     for (size_t t = 0; t < TABLES; t++) {
         kit k = open_kit(2, tables[t], 131072);
         for (int dtype = 0; dtype < 3; dtype++) {
@@ -101,9 +93,8 @@ static void test_accuracy(void **state)
 /* ---- shards -------------------------------------------------------------------------------------------------------- */
 
 /* Three shards' partials, finished together, and their gradient parts, match those of a single rank. */
-static void test_shards(void **state)
+TEST(test_shards)
 {
-    (void)state;
     static const uint64_t ends[] = {1, 2050, 5000};
     const int64_t first = 1000; /* id of the vocabulary's first column */
     for (size_t t = 0; t < TABLES; t++) {
@@ -161,9 +152,8 @@ static void test_shards(void **state)
 
 /* ---- targets and masks --------------------------------------------------------------------------------------------- */
 
-static void test_bad_targets(void **state)
+TEST(test_bad_targets)
 {
-    (void)state;
     kit k = open_kit(2, BP_KERNELS_PLAIN, 10);
     call_options o = {.batch = 2, .sequence = 300, .columns = 10, .scale = 1, .with_mask = 1, .seed = 5};
     call c = new_call(&o);
@@ -186,9 +176,8 @@ static void test_bad_targets(void **state)
 }
 
 /* Masked rows may point to unmapped memory. */
-static void test_masked_rows_are_not_read(void **state)
+TEST(test_masked_rows_are_not_read)
 {
-    (void)state;
     const size_t row = 4096;
     char *logits = mmap(NULL, 4 * row, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_true(logits != MAP_FAILED);
@@ -212,12 +201,4 @@ static void test_masked_rows_are_not_read(void **state)
     munmap(logits, 4 * row);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls),       cmocka_unit_test(test_dtypes),
-        cmocka_unit_test(test_accuracy),    cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_bad_targets), cmocka_unit_test(test_masked_rows_are_not_read),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,11 +1,6 @@
 /* Gradients of every host kernel of this machine, against fp64: all dtypes, odd sizes, alignments, special values, in place. Rows end at a
  * page that traps, and outputs are between canaries. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/logprob.h>
 
@@ -45,9 +40,8 @@ static const uint64_t row_columns[] = {1,
 static const float scales[] = {1, 0.37f, 4};
 
 /* With factor 1 and nothing subtracted, the gradient is exp(x). In units in the last place; libm has at most 1. */
-static void test_exp(void **state)
+TEST(test_exp)
 {
-    (void)state;
     enum { STEPS = 1 << 16 };
     static float x[STEPS], out[STEPS];
     const bp_host_kernels *found[3];
@@ -154,9 +148,8 @@ static void check_gradients(const bp_host_kernels *kernels, int dtype)
     }
 }
 
-static void test_gradients(void **state)
+TEST(test_gradients)
 {
-    (void)state;
     each(check_gradients);
 }
 
@@ -183,9 +176,8 @@ static void check_special_gradients(const bp_host_kernels *kernels, int dtype)
     }
 }
 
-static void test_special_gradients(void **state)
+TEST(test_special_gradients)
 {
-    (void)state;
     each(check_special_gradients);
 }
 
@@ -220,9 +212,8 @@ static void check_gradient_bits(const bp_host_kernels *kernels, int dtype)
     }
 }
 
-static void test_gradient_bits(void **state)
+TEST(test_gradient_bits)
 {
-    (void)state;
     each(check_gradient_bits);
 }
 
@@ -251,20 +242,9 @@ static void check_in_place(const bp_host_kernels *kernels, int dtype)
     }
 }
 
-static void test_in_place(void **state)
+TEST(test_in_place)
 {
-    (void)state;
     each(check_in_place);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exp),
-        cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_special_gradients),
-        cmocka_unit_test(test_gradient_bits),
-        cmocka_unit_test(test_in_place),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

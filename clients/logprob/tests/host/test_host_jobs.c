@@ -1,10 +1,5 @@
 /* Jobs of host engines: equal bits for any number of threads, stream order, the ring, concurrent streams, and no allocations. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/logprob.h>
 
@@ -47,9 +42,8 @@ static void compare_threads(uint32_t kernels, const call_options *options)
 }
 
 /* Threads share each row if rows are few, or get whole rows; when narrowing in place, rows are never shared. */
-static void test_threads(void **state)
+TEST(test_threads)
 {
-    (void)state;
     static const uint32_t tables[] = {BP_KERNELS_PLAIN, BP_KERNELS_AVX2, BP_KERNELS_AVX512};
     static const uint64_t rows[] = {1, 3, 7, 9, 33};
     for (size_t t = 0; t < sizeof tables / sizeof *tables; t++) {
@@ -64,9 +58,8 @@ static void test_threads(void **state)
     }
 }
 
-static void test_number_of_threads(void **state)
+TEST(test_number_of_threads)
 {
-    (void)state;
     bp_engine *engine = NULL;
     assert_int_equal(bp_engine_create_host(5000, ALL_KERNELS, 10, &engine), BP_ERR_INVALID_ARGUMENT);
     assert_null(engine);
@@ -103,9 +96,8 @@ static void *open_later(void *argument)
 }
 
 /* 64 jobs may wait; the next call returns only after the first of them has run. */
-static void test_full_ring(void **state)
+TEST(test_full_ring)
 {
-    (void)state;
     kit k = open_kit(2, ALL_KERNELS, 100);
     gate g = {0};
     pthread_t opener;
@@ -139,9 +131,8 @@ static void test_full_ring(void **state)
 }
 
 /* A stream that refuses a job leaves its slot free. */
-static void test_refused_jobs(void **state)
+TEST(test_refused_jobs)
 {
-    (void)state;
     kit k = open_kit(1, ALL_KERNELS, 10);
     call_options o = {.batch = 1, .sequence = 1, .columns = 10, .scale = 1, .seed = 1};
     call c = new_call(&o), original = new_call(&o);
@@ -158,9 +149,8 @@ static void test_refused_jobs(void **state)
 }
 
 /* Few and many rows concurrently on two streams: each keeps its order, and the buffer of shared rows is not mixed up. */
-static void test_two_streams(void **state)
+TEST(test_two_streams)
 {
-    (void)state;
     enum { CALLS = 12 };
     kit k = open_kit(2, ALL_KERNELS, 50000);
     call calls[CALLS], alone[CALLS];
@@ -192,9 +182,8 @@ static void test_two_streams(void **state)
 /* ---- memory -------------------------------------------------------------------------------------------------------- */
 
 /* Neither enqueuing nor the streams' jobs, which run here on the counting thread. */
-static void test_no_allocation(void **state)
+TEST(test_no_allocation)
 {
-    (void)state;
     kit k = open_kit(2, ALL_KERNELS, 40000);
     for (uint64_t rows = 1; rows < 12; rows += 10) {
         call_options o = {.batch = 1, .sequence = rows, .columns = 40000, .scale = 1, .with_entropy = 1, .seed = rows};
@@ -223,12 +212,4 @@ static void test_no_allocation(void **state)
     close_kit(&k);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_threads),     cmocka_unit_test(test_number_of_threads),
-        cmocka_unit_test(test_full_ring),   cmocka_unit_test(test_refused_jobs),
-        cmocka_unit_test(test_two_streams), cmocka_unit_test(test_no_allocation),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,11 +1,6 @@
 /* Tiles of every host kernel of this machine, against fp64: all dtypes, odd sizes, alignments, special values. Rows end at a page that
  * traps. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/logprob.h>
 
@@ -23,9 +18,8 @@ static const uint32_t tile_columns[] = {1,  2,  3,  5,  7,  8,   9,   15,  16,  
                                         33, 63, 64, 65, 96, 127, 129, 255, 999, 1023, 2047, 2048};
 static const float scales[] = {1, 0.37f, 4};
 
-static void test_choice(void **state)
+TEST(test_choice)
 {
-    (void)state;
     const bp_host_kernels *found[3];
     size_t count = tables(found);
     assert_ptr_equal(found[0], &bp_kernels_plain);
@@ -94,9 +88,8 @@ static void check_tiles(const bp_host_kernels *kernels, int dtype)
     }
 }
 
-static void test_tiles(void **state)
+TEST(test_tiles)
 {
-    (void)state;
     each(check_tiles);
 }
 
@@ -123,9 +116,8 @@ static void check_special_tiles(const bp_host_kernels *kernels, int dtype)
     }
 }
 
-static void test_special_tiles(void **state)
+TEST(test_special_tiles)
 {
-    (void)state;
     each(check_special_tiles);
 }
 
@@ -147,19 +139,9 @@ static void check_tile_alignments(const bp_host_kernels *kernels, int dtype)
     give_guarded(memory, TILE * bytes + 128);
 }
 
-static void test_tile_alignments(void **state)
+TEST(test_tile_alignments)
 {
-    (void)state;
     each(check_tile_alignments);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_tiles),
-        cmocka_unit_test(test_special_tiles),
-        cmocka_unit_test(test_tile_alignments),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

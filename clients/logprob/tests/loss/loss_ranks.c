@@ -1,10 +1,5 @@
 /* Ranks of the loss tests: their splits, tensors and clients, and the expected results. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "loss_ranks.h"
 

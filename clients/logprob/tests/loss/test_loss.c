@@ -1,17 +1,11 @@
 /* The loss: for every arrangement of ranks, statistics, seeds and gradients match those of the whole batch on one rank. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "loss_ranks.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "support/pools.h"
 #include "support/scenarios.h"
@@ -67,16 +61,14 @@ static void check_corpora(const topology *t)
     }
 }
 
-static void ranks_match_a_single_rank(void **state)
+TEST(ranks_match_a_single_rank)
 {
-    (void)state;
     for_topologies(check_corpora);
 }
 
 /* More sequences than a kernel launch takes, and sequences shared by threads. */
-static void large_batches_are_like_small_ones(void **state)
+TEST(large_batches_are_like_small_ones)
 {
-    (void)state;
     static const corpus_options large[] = {
         {.seed = 8, .sequences = 400, .longest = 4, .empty_in_8 = 2, .masked_in_8 = 1},
         {.seed = 9, .sequences = 3, .longest = 9000},
@@ -150,9 +142,8 @@ static void check_counts(const topology *t)
     variant++;
 }
 
-static void counts_may_come_first(void **state)
+TEST(counts_may_come_first)
 {
-    (void)state;
     for_topologies(check_counts);
 }
 
@@ -166,9 +157,8 @@ static bool run_planes(host_rank *r)
     return good;
 }
 
-static void values_may_be_missing(void **state)
+TEST(values_may_be_missing)
 {
-    (void)state;
     corpus c = new_corpus(&CORPORA[0]);
     const topology t = topology_of(2, 2, 1);
     const unsigned planes[] = {WITH_LOGPROB, WITH_LOGPROB | WITH_ENTROPY, WITH_LOGPROB | WITH_LEAST,
@@ -195,9 +185,8 @@ static bool run_one_mask(host_rank *r)
     return good;
 }
 
-static void one_mask_may_be_for_all(void **state)
+TEST(one_mask_may_be_for_all)
 {
-    (void)state;
     corpus c = new_corpus(&CORPORA[0]);
     for (uint64_t token = 0; token < c.tokens; token++) {
         c.mask[token] = 1;
@@ -215,9 +204,8 @@ static void one_mask_may_be_for_all(void **state)
 }
 
 /* A log-probability of NaN or -inf shows in the statistics of every rank. */
-static void broken_log_probabilities_show(void **state)
+TEST(broken_log_probabilities_show)
 {
-    (void)state;
     const float values[] = {NAN, -INFINITY};
     for (size_t i = 0; i < 2; i++) {
         corpus c = new_corpus(&CORPORA[0]);
@@ -264,9 +252,8 @@ static bool run_group(host_rank *r)
     return good;
 }
 
-static void each_dp_rank_may_have_its_denominator(void **state)
+TEST(each_dp_rank_may_have_its_denominator)
 {
-    (void)state;
     groups g = {.whole = shuffled_topology(2, 2, 2)};
     const topology inner = topology_of(2, 2, 1);
     for (uint32_t d = 0; d < 2; d++) {
@@ -309,9 +296,8 @@ static bool run_counted_steps(host_rank *r)
     return good;
 }
 
-static void a_step_has_one_exchange(void **state)
+TEST(a_step_has_one_exchange)
 {
-    (void)state;
     corpus c = new_corpus(&CORPORA[0]);
     const topology t = topology_of(2, 2, 1);
     counted_steps counted[] = {{.steps = 1}, {.steps = 6}};
@@ -325,16 +311,4 @@ static void a_step_has_one_exchange(void **state)
     free_corpus(&c);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_match_a_single_rank),
-                                       cmocka_unit_test(large_batches_are_like_small_ones),
-                                       cmocka_unit_test(counts_may_come_first),
-                                       cmocka_unit_test(values_may_be_missing),
-                                       cmocka_unit_test(one_mask_may_be_for_all),
-                                       cmocka_unit_test(broken_log_probabilities_show),
-                                       cmocka_unit_test(each_dp_rank_may_have_its_denominator),
-                                       cmocka_unit_test(a_step_has_one_exchange)};
-    alarm(250);
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,16 +1,10 @@
 /* Creation of loss clients on ranks: one that differs or fails is named in the error on every rank, and no rank hangs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "loss_ranks.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "support/pools.h"
 #include "support/scenarios.h"
@@ -139,9 +133,8 @@ static bool run_creation(host_rank *r)
     return good;
 }
 
-static void creation_fails_on_all_ranks(void **state)
+TEST(creation_fails_on_all_ranks)
 {
-    (void)state;
     corpus c = new_corpus(&SMALL);
     for (uint32_t odd = 0; odd < 4; odd += 3)
         for (size_t i = 0; i < sizeof CREATIONS / sizeof *CREATIONS; i++) {
@@ -153,9 +146,4 @@ static void creation_fails_on_all_ranks(void **state)
     free_corpus(&c);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(creation_fails_on_all_ranks)};
-    alarm(250);
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,10 +1,5 @@
 /* Arguments that the loss refuses, with their messages, on one rank and on several; no rank waits for one that has failed. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "../support/hosts.h"
 #include "loss_ranks.h"
@@ -12,7 +7,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "support/pools.h"
 #include "support/scenarios.h"
@@ -21,9 +15,8 @@ static const corpus_options SMALL = {.seed = 9, .sequences = 6, .longest = 20, .
 
 /* ---- creation, one rank -------------------------------------------------------------------------------------------- */
 
-static void structs_need_their_size(void **state)
+TEST(structs_need_their_size)
 {
-    (void)state;
     bp_loss_config config;
     bp_loss_values values;
     bp_loss_statistics statistics;
@@ -49,9 +42,8 @@ static bp_loss_config good_config(void)
     return config;
 }
 
-static void configurations_are_checked(void **state)
+TEST(configurations_are_checked)
 {
-    (void)state;
     bp_loss *loss = NULL;
     bp_loss_config c = good_config();
     assert_fails(bp_loss_create(NULL, &c, &loss), BP_ERR_INVALID_ARGUMENT, "device");
@@ -84,9 +76,8 @@ static void configurations_are_checked(void **state)
     assert_null(loss);
 }
 
-static void places_are_checked(void **state)
+TEST(places_are_checked)
 {
-    (void)state;
     bp_loss *loss = NULL;
     bp_comm *self = NULL;
     assert_ok(bp_comm_create_self(&self));
@@ -121,9 +112,8 @@ static void places_are_checked(void **state)
     bp_comm_destroy(&self);
 }
 
-static void devices_are_checked(void **state)
+TEST(devices_are_checked)
 {
-    (void)state;
     bp_loss *loss = NULL;
     bp_device *null = new_null(), *small = NULL;
     bp_host_config host;
@@ -199,9 +189,8 @@ static void check_failed_step(stage *g)
     assert_true(same_statistics(&s, &expected, "after a failed step"));
 }
 
-static void adds_are_checked(void **state)
+TEST(adds_are_checked)
 {
-    (void)state;
     stage g;
     begin_stage(&g, 0);
     char length[32], right[32];
@@ -237,9 +226,8 @@ static void adds_are_checked(void **state)
     end_stage(&g);
 }
 
-static void views_are_checked(void **state)
+TEST(views_are_checked)
 {
-    (void)state;
     static const char *const names[] = {"mask", "log-prob", "entrop", "logit_min", "logit_max"};
     stage g;
     begin_stage(&g, 0);
@@ -265,9 +253,8 @@ static void views_are_checked(void **state)
     end_stage(&g);
 }
 
-static void sequences_have_a_limit(void **state)
+TEST(sequences_have_a_limit)
 {
-    (void)state;
     stage g;
     begin_stage(&g, 0);
     bp_cp_split_info info;
@@ -282,9 +269,8 @@ static void sequences_have_a_limit(void **state)
 }
 
 /* Not counted, but they get records. */
-static void dummies_need_room(void **state)
+TEST(dummies_need_room)
 {
-    (void)state;
     const int64_t cu[] = {0, 3, 5};
     uint8_t mask[5] = {1, 1, 1, 1, 1};
     bp_loss_config config = good_config();
@@ -308,9 +294,8 @@ static void dummies_need_room(void **state)
     bp_loss_destroy(&loss);
 }
 
-static void the_first_failure_is_reported(void **state)
+TEST(the_first_failure_is_reported)
 {
-    (void)state;
     stage g;
     begin_stage(&g, 0);
     bp_loss_values longer = g.v.values, without = g.v.values;
@@ -324,9 +309,8 @@ static void the_first_failure_is_reported(void **state)
 }
 
 /* A micro-batch without entropies after one with them. */
-static void micro_batches_have_the_same_values(void **state)
+TEST(micro_batches_have_the_same_values)
 {
-    (void)state;
     stage g;
     begin_stage(&g, 40);
     bp_loss_values values = g.v.values;
@@ -338,9 +322,8 @@ static void micro_batches_have_the_same_values(void **state)
     end_stage(&g);
 }
 
-static void splits_of_other_ranks_are_refused(void **state)
+TEST(splits_of_other_ranks_are_refused)
 {
-    (void)state;
     stage g;
     begin_stage(&g, 0);
     pack p = new_pack(&g.c, 2, 0, 1);
@@ -359,9 +342,8 @@ static void splits_of_other_ranks_are_refused(void **state)
     end_stage(&g);
 }
 
-static void seeds_are_checked(void **state)
+TEST(seeds_are_checked)
 {
-    (void)state;
     stage g;
     begin_stage(&g, 0);
     const bp_token_values none = {.stride = 1}, *mask = &g.v.values.mask, *seeds = &g.v.seed;
@@ -387,9 +369,8 @@ static void seeds_are_checked(void **state)
 }
 
 /* Streams of other devices, and destroyed streams. */
-static void streams_are_checked(void **state)
+TEST(streams_are_checked)
 {
-    (void)state;
     stage g;
     begin_stage(&g, 0);
     bp_device *other = new_host();
@@ -416,9 +397,8 @@ static void streams_are_checked(void **state)
 
 /* ---- statistics ---------------------------------------------------------------------------------------------------- */
 
-static void missing_statistics_are_an_error(void **state)
+TEST(missing_statistics_are_an_error)
 {
-    (void)state;
     stage g;
     begin_stage(&g, 0);
     bp_loss_statistics s = {.size = sizeof s, .valid = 99};
@@ -440,22 +420,4 @@ static void missing_statistics_are_an_error(void **state)
     end_stage(&g);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(structs_need_their_size),
-                                       cmocka_unit_test(configurations_are_checked),
-                                       cmocka_unit_test(places_are_checked),
-                                       cmocka_unit_test(devices_are_checked),
-                                       cmocka_unit_test(adds_are_checked),
-                                       cmocka_unit_test(views_are_checked),
-                                       cmocka_unit_test(sequences_have_a_limit),
-                                       cmocka_unit_test(dummies_need_room),
-                                       cmocka_unit_test(the_first_failure_is_reported),
-                                       cmocka_unit_test(micro_batches_have_the_same_values),
-                                       cmocka_unit_test(splits_of_other_ranks_are_refused),
-                                       cmocka_unit_test(seeds_are_checked),
-                                       cmocka_unit_test(streams_are_checked),
-                                       cmocka_unit_test(missing_statistics_are_an_error)};
-    alarm(100);
-    return cmocka_run_group_tests(tests, open_host, close_host);
-}
+TESTS(open_host, close_host)

@@ -1,17 +1,11 @@
 /* A step in which one rank differs or fails: the error on every rank names it, and no rank hangs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "loss_ranks.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "support/pools.h"
 #include "support/scenarios.h"
@@ -239,21 +233,18 @@ static void check_step_cases(const step_case *cases, size_t count, bool needs_tp
     free_corpus(&c);
 }
 
-static void a_step_fails_on_all_ranks(void **state)
+TEST(a_step_fails_on_all_ranks)
 {
-    (void)state;
     check_step_cases(STEPS, sizeof STEPS / sizeof *STEPS, false);
 }
 
-static void tp_ranks_must_have_equal_masks(void **state)
+TEST(tp_ranks_must_have_equal_masks)
 {
-    (void)state;
     check_step_cases(OTHER_MASKS, sizeof OTHER_MASKS / sizeof *OTHER_MASKS, true);
 }
 
-static void tp_ranks_must_have_equal_values(void **state)
+TEST(tp_ranks_must_have_equal_values)
 {
-    (void)state;
     check_step_cases(OTHER_VALUES, sizeof OTHER_VALUES / sizeof *OTHER_VALUES, true);
 }
 
@@ -272,9 +263,8 @@ static bool run_without_entropy_on_a_dp_rank(host_rank *r)
     return good;
 }
 
-static void dp_ranks_must_have_the_same_values(void **state)
+TEST(dp_ranks_must_have_the_same_values)
 {
-    (void)state;
     corpus c = new_corpus(&SMALL);
     const topology t = topology_of(1, 2, 2);
     setting s = new_setting(&c, &t, 1);
@@ -315,9 +305,8 @@ static bool run_swapped_micro_batches(host_rank *r)
     return good;
 }
 
-static void micro_batches_come_in_one_order(void **state)
+TEST(micro_batches_come_in_one_order)
 {
-    (void)state;
     corpus c = new_corpus(&SMALL);
     const topology t = topology_of(1, 2, 1);
     seed(6);
@@ -347,9 +336,8 @@ static bool run_recovery(host_rank *r)
     return good;
 }
 
-static void the_next_step_succeeds(void **state)
+TEST(the_next_step_succeeds)
 {
-    (void)state;
     corpus c = new_corpus(&SMALL);
     const topology t = shuffled_topology(2, 2, 2);
     setting s = new_setting(&c, &t, 2);
@@ -371,9 +359,8 @@ static bool run_many_failures(host_rank *r)
     return good;
 }
 
-static void all_ranks_get_the_same_error(void **state)
+TEST(all_ranks_get_the_same_error)
 {
-    (void)state;
     corpus c = new_corpus(&SMALL);
     bp_status told[4];
     const topology t = shuffled_topology(2, 2, 1);
@@ -415,9 +402,8 @@ static bool run_broken_exchange(host_rank *r)
     return good;
 }
 
-static void a_broken_communicator_is_an_error(void **state)
+TEST(a_broken_communicator_is_an_error)
 {
-    (void)state;
     corpus c = new_corpus(&SMALL);
     const topology t = topology_of(2, 2, 1);
     broken_room x = {.s = new_setting(&c, &t, 1)};
@@ -429,13 +415,4 @@ static void a_broken_communicator_is_an_error(void **state)
     free_corpus(&c);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_step_fails_on_all_ranks),       cmocka_unit_test(tp_ranks_must_have_equal_masks),
-        cmocka_unit_test(tp_ranks_must_have_equal_values), cmocka_unit_test(dp_ranks_must_have_the_same_values),
-        cmocka_unit_test(micro_batches_come_in_one_order), cmocka_unit_test(the_next_step_succeeds),
-        cmocka_unit_test(all_ranks_get_the_same_error),    cmocka_unit_test(a_broken_communicator_is_an_error)};
-    alarm(250);
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,11 +1,6 @@
 /* Work enqueued by failed calls: the next step is ordered after it, and calls without a stream return only when it is done. Batches need
  * several kernel launches, on a device of which one call fails. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/loss.h>
 
@@ -82,9 +77,8 @@ static void free_late(late *l)
 }
 
 /* Sums of the failed step are still queued when the next step is enqueued on another stream. */
-static void the_next_step_waits_for_the_failed_one(void **state)
+TEST(the_next_step_waits_for_the_failed_one)
 {
-    (void)state;
     late *l = new_late(0);
     bp_stream *slow, *other;
     gate g = {0};
@@ -112,9 +106,8 @@ static void the_next_step_waits_for_the_failed_one(void **state)
 }
 
 /* The caller may free its tensors after the error. */
-static void failed_calls_leave_no_running_work(void **state)
+TEST(failed_calls_leave_no_running_work)
 {
-    (void)state;
     late *l = new_late(40000);
     const bp_token_values seed = {.data = l->seed, .stride = 1};
     assert_ok(bp_loss_count_set(l->loss, SEQUENCES));
@@ -140,10 +133,4 @@ static void failed_calls_leave_no_running_work(void **state)
     free_late(l);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_next_step_waits_for_the_failed_one),
-                                       cmocka_unit_test(failed_calls_leave_no_running_work)};
-    alarm(100);
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

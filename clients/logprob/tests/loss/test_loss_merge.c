@@ -1,10 +1,5 @@
 /* Statistics of several steps, merged. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "token_batches.h"
 
@@ -13,9 +8,8 @@
 #include "support/scenarios.h"
 
 /* Every token has the same weight, and epsilon counts once, as in a single step. */
-static void merging_is_as_one_step(void **state)
+TEST(merging_is_as_one_step)
 {
-    (void)state;
     const corpus_options o = {.seed = 15, .sequences = 30, .longest = 15, .empty_in_8 = 1, .masked_in_8 = 1};
     corpus c = new_corpus(&o);
     const uint64_t ends[] = {0, 3, 3, 17, 30};
@@ -31,9 +25,8 @@ static void merging_is_as_one_step(void **state)
     free_corpus(&c);
 }
 
-static void merging_keeps_nan(void **state)
+TEST(merging_keeps_nan)
 {
-    (void)state;
     bp_loss_statistics step, total;
     assert_ok(bp_loss_statistics_init(&step, sizeof step));
     assert_ok(bp_loss_statistics_init(&total, sizeof total));
@@ -52,9 +45,8 @@ static void merging_keeps_nan(void **state)
     assert_true(total.logit_max == INFINITY);
 }
 
-static void merging_is_checked(void **state)
+TEST(merging_is_checked)
 {
-    (void)state;
     bp_loss_statistics step, total;
     assert_ok(bp_loss_statistics_init(&step, sizeof step));
     assert_ok(bp_loss_statistics_init(&total, sizeof total));
@@ -76,9 +68,4 @@ static void merging_is_checked(void **state)
     assert_fails(bp_loss_statistics_merge(&step, NULL), BP_ERR_INVALID_ARGUMENT, "bp_loss_statistics_merge");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(merging_is_as_one_step), cmocka_unit_test(merging_keeps_nan),
-                                       cmocka_unit_test(merging_is_checked)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

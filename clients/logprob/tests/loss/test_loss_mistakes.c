@@ -1,11 +1,6 @@
 /* Known mistakes in statistics of context-parallel losses. Each test computes the wrong value, checks that it differs in this case, and
  * expects the right one on every rank. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "loss_ranks.h"
 
@@ -83,9 +78,8 @@ static void assert_differs(double right, double wrong)
 }
 
 /* Mistake: a sequence's ratio exp(- sum lp / n) from one CP rank's tokens, then averaged. */
-static void perplexity_from_one_slice(void **state)
+TEST(perplexity_from_one_slice)
 {
-    (void)state;
     corpus c = new_corpus(&MIXED);
     for (uint32_t cp = 2; cp <= 4; cp += 2) {
         setting s;
@@ -111,9 +105,8 @@ static void perplexity_from_one_slice(void **state)
 }
 
 /* Mistake: counts of one CP rank's slice, summed over DP ranks only: too small by a factor of cp. */
-static void counts_too_small_by_cp(void **state)
+TEST(counts_too_small_by_cp)
 {
-    (void)state;
     corpus c = new_corpus(&MIXED);
     setting s;
     const bp_loss_statistics right = statistics_on(&c, 1, 4, 2, &s);
@@ -139,9 +132,8 @@ static void counts_too_small_by_cp(void **state)
 }
 
 /* Mistake: summing over TP ranks, which have the same tokens. */
-static void summing_what_tp_ranks_duplicate(void **state)
+TEST(summing_what_tp_ranks_duplicate)
 {
-    (void)state;
     corpus c = new_corpus(&MIXED);
     setting s;
     const bp_loss_statistics right = statistics_on(&c, 4, 2, 1, &s);
@@ -160,9 +152,8 @@ static void summing_what_tp_ranks_duplicate(void **state)
 }
 
 /* Mistakes: averaging the ranks' losses instead of dividing the sums; adding epsilon on each rank. */
-static void averaging_losses_of_ranks(void **state)
+TEST(averaging_losses_of_ranks)
 {
-    (void)state;
     corpus c = new_corpus(&MIXED);
     setting s;
     const bp_loss_statistics right = statistics_on(&c, 1, 2, 4, &s);
@@ -181,9 +172,8 @@ static void averaging_losses_of_ranks(void **state)
 }
 
 /* Mistake: an evaluation's loss as the mean of its steps' losses, or with epsilon in each step. */
-static void averaging_losses_of_steps(void **state)
+TEST(averaging_losses_of_steps)
 {
-    (void)state;
     corpus_options o = MIXED;
     bp_loss_statistics total;
     double mean = 0, logprob = 0, valid = 0;
@@ -297,9 +287,8 @@ static bool run_rolled(host_rank *r)
 }
 
 /* Mistake: rolling labels and mask over the whole packed batch gives the last token of a sequence the first label of the next. */
-static void a_global_roll_across_sequences(void **state)
+TEST(a_global_roll_across_sequences)
 {
-    (void)state;
     const rolled right = roll(false), wrong = roll(true);
     assert_int_not_equal(right.valid, wrong.valid);
     assert_differs(right.sum / (double)right.valid, wrong.sum / (double)wrong.valid);
@@ -308,9 +297,8 @@ static void a_global_roll_across_sequences(void **state)
 }
 
 /* The golden example: the two rolls differ at tokens 7 and 11 only; also the token placement on ranks. */
-static void rolls_differ_at_ends_of_sequences(void **state)
+TEST(rolls_differ_at_ends_of_sequences)
 {
-    (void)state;
     static const int64_t owned[2][6] = {{0, 1, 6, 7, 8, 11}, {2, 3, 4, 5, 9, 10}};
     for (uint32_t rank = 0; rank < 2; rank++) {
         bp_cp_split *split = NULL;
@@ -325,13 +313,4 @@ static void rolls_differ_at_ends_of_sequences(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(perplexity_from_one_slice),        cmocka_unit_test(counts_too_small_by_cp),
-        cmocka_unit_test(summing_what_tp_ranks_duplicate),  cmocka_unit_test(averaging_losses_of_ranks),
-        cmocka_unit_test(averaging_losses_of_steps),        cmocka_unit_test(a_global_roll_across_sequences),
-        cmocka_unit_test(rolls_differ_at_ends_of_sequences)};
-    alarm(250);
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

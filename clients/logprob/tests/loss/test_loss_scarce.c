@@ -1,11 +1,6 @@
 /* Fault injection on one rank: every allocation and every device call fails once in turn. All ranks get the error, none hangs, nothing
  * leaks, and the next step succeeds. Linked with shortage.c. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "../support/faults.h"
 #include "loss_ranks.h"
@@ -14,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base.h"
 #include "support/pools.h"
@@ -65,9 +59,8 @@ static bool run_creations(host_rank *r)
     return true;
 }
 
-static void creation_without_host_memory(void **state)
+TEST(creation_without_host_memory)
 {
-    (void)state;
     corpus c = new_corpus(&SMALL);
     const topology t = topology_of(1, 2, 1);
     setting s = new_setting(&c, &t, 1);
@@ -112,9 +105,8 @@ static bool creation_fails(bp_device *device, const bp_loss_config *config, crow
     return met;
 }
 
-static void creation_among_many_ranks(void **state)
+TEST(creation_among_many_ranks)
 {
-    (void)state;
     crowd c = {0};
     const bp_comm_callbacks callbacks = {.size = sizeof callbacks, .ranks = MANY, .exchange = exchange_with_crowd};
     bp_device *device = new_host();
@@ -182,9 +174,8 @@ static bool run_creations_on_a_device(host_rank *r)
     return true;
 }
 
-static void creation_on_a_failing_device(void **state)
+TEST(creation_on_a_failing_device)
 {
-    (void)state;
     corpus c = new_corpus(&SMALL);
     const topology t = topology_of(1, 2, 1);
     setting s = new_setting(&c, &t, 1);
@@ -232,9 +223,8 @@ static bool run_steps_on_a_device(host_rank *r)
     return true;
 }
 
-static void steps_on_a_failing_device(void **state)
+TEST(steps_on_a_failing_device)
 {
-    (void)state;
     corpus c = new_corpus(&SMALL);
     const topology t = topology_of(1, 2, 1);
     for (int own_streams = 0; own_streams < 2; own_streams++) {
@@ -275,9 +265,8 @@ static bool run_seeds_on_a_device(host_rank *r)
     return true;
 }
 
-static void seeds_on_a_failing_device(void **state)
+TEST(seeds_on_a_failing_device)
 {
-    (void)state;
     corpus c = new_corpus(&SMALL);
     const topology t = topology_of(1, 1, 1);
     for (int own_streams = 0; own_streams < 2; own_streams++) {
@@ -290,12 +279,4 @@ static void seeds_on_a_failing_device(void **state)
     free_corpus(&c);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(creation_without_host_memory), cmocka_unit_test(creation_among_many_ranks),
-        cmocka_unit_test(creation_on_a_failing_device), cmocka_unit_test(steps_on_a_failing_device),
-        cmocka_unit_test(seeds_on_a_failing_device)};
-    alarm(250);
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,24 +1,16 @@
 /* A loss client does not allocate after its creation, on any thread: steps, errors, seeds and statistics. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "../support/allocations.h"
 #include "../support/hosts.h"
 #include "loss_ranks.h"
 
-#include <unistd.h>
-
 #include "support/pools.h"
 
 static const corpus_options SMALL = {.seed = 29, .sequences = 30, .longest = 25, .empty_in_8 = 1, .masked_in_8 = 1};
 
-static void counting_counts(void **state)
+TEST(counting_counts)
 {
-    (void)state;
     count_allocations();
     corpus c = new_corpus(&SMALL);
     assert_true(counted_allocations() > 0);
@@ -64,9 +56,8 @@ static bool run_counted(host_rank *r)
     return good;
 }
 
-static void steps_do_not_allocate(void **state)
+TEST(steps_do_not_allocate)
 {
-    (void)state;
     corpus c = new_corpus(&SMALL);
     static const uint32_t shapes[][3] = {{1, 1, 1}, {2, 2, 1}, {1, 3, 2}};
     for (size_t i = 0; i < 3; i++) {
@@ -81,9 +72,8 @@ static void steps_do_not_allocate(void **state)
     free_corpus(&c);
 }
 
-static void device_memory_stays_as_it_was_made(void **state)
+TEST(device_memory_stays_as_it_was_made)
 {
-    (void)state;
     bp_device *own = new_host();
     bp_stream *stream = NULL;
     assert_ok(bp_stream_create(own, "s", &stream));
@@ -111,10 +101,4 @@ static void device_memory_stays_as_it_was_made(void **state)
     free_corpus(&c);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(counting_counts), cmocka_unit_test(steps_do_not_allocate),
-                                       cmocka_unit_test(device_memory_stays_as_it_was_made)};
-    alarm(250);
-    return cmocka_run_group_tests(tests, open_host, close_host);
-}
+TESTS(open_host, close_host)

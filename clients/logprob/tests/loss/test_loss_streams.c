@@ -1,10 +1,5 @@
 /* Sums on several streams: the client orders them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <pthread.h>
 
@@ -72,9 +67,8 @@ static void check_sum(stage *s, double expected)
     assert_true(statistics.logprob_sum == expected);
 }
 
-static void a_reduce_waits_for_sums_of_other_streams(void **state)
+TEST(a_reduce_waits_for_sums_of_other_streams)
 {
-    (void)state;
     stage s;
     begin_stage(&s, 0);
     assert_ok(bp_loss_add(s.loss, s.split, &s.values, s.held));
@@ -83,9 +77,8 @@ static void a_reduce_waits_for_sums_of_other_streams(void **state)
 }
 
 /* The next micro-batch's records replace the dummy's. */
-static void sums_wait_for_those_before(void **state)
+TEST(sums_wait_for_those_before)
 {
-    (void)state;
     stage s;
     begin_stage(&s, 1);
     assert_ok(bp_loss_add(s.loss, s.split, &s.values, s.held));
@@ -94,9 +87,4 @@ static void sums_wait_for_those_before(void **state)
     end_stage(&s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_reduce_waits_for_sums_of_other_streams),
-                                       cmocka_unit_test(sums_wait_for_those_before)};
-    return cmocka_run_group_tests(tests, open_host, close_host);
-}
+TESTS(open_host, close_host)

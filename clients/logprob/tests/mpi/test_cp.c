@@ -1,10 +1,5 @@
 /* Splits and gathers of packed sequences between the processes of the job. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -13,9 +8,8 @@
 
 /* ---- splits --------------------------------------------------------------------------------------------------------- */
 
-static void splits_are_compared(void **state)
+TEST(splits_are_compared)
 {
-    (void)state;
     sequences s = sequences_of(1, 0);
     bp_cp_split *split = NULL;
     bp_cp_split_config config = split_config(&s, ranks, rank);
@@ -50,9 +44,8 @@ static void splits_are_compared(void **state)
 
 /* ---- gathers -------------------------------------------------------------------------------------------------------- */
 
-static void gathers_bring_back_what_was_split(void **state)
+TEST(gathers_bring_back_what_was_split)
 {
-    (void)state;
     static uint8_t packed[MOST_TOKENS * 12], local[MOST_TOKENS * 12], expected[MOST_TOKENS * 12],
         whole[MOST_TOKENS * 12];
     const sequences s = sequences_of(1, 0);
@@ -106,9 +99,8 @@ static float load(const void *memory, bp_dtype dtype, uint64_t index)
     return value;
 }
 
-static void gradients_of_gathers_are_summed(void **state)
+TEST(gradients_of_gathers_are_summed)
 {
-    (void)state;
     static float whole[MOST_TOKENS], local[MOST_TOKENS];
     static int64_t map[MOST_TOKENS];
     const sequences s = sequences_of(1, 0);
@@ -138,9 +130,8 @@ static void gradients_of_gathers_are_summed(void **state)
     bp_cp_destroy(&cp);
 }
 
-static void gathers_fail_together(void **state)
+TEST(gathers_fail_together)
 {
-    (void)state;
     static float whole[MOST_TOKENS], local[MOST_TOKENS];
     if (ranks == 1)
         return;
@@ -162,8 +153,5 @@ static void gathers_fail_together(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(splits_are_compared), cmocka_unit_test(gathers_bring_back_what_was_split),
-        cmocka_unit_test(gradients_of_gathers_are_summed), cmocka_unit_test(gathers_fail_together)};
-    return open_everything() ? close_everything(cmocka_run_group_tests(tests, NULL, NULL)) : 1;
+    return open_everything() ? close_everything(run_registered(NULL, NULL, NULL, NULL)) : 1;
 }

@@ -1,10 +1,5 @@
 /* The client and the fused head with a vocabulary sharded over the processes of the job. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/comm_mpi.h>
 
@@ -26,9 +21,8 @@ static void check_split(const batch_options *options, split where, uint32_t kern
     free_batch(&b);
 }
 
-static void shards_are_like_one_rank(void **state)
+TEST(shards_are_like_one_rank)
 {
-    (void)state;
     FOR_KERNELS(kernels)
     {
         for (int variant = 0; variant < 6; variant++) {
@@ -49,16 +43,14 @@ static void shards_are_like_one_rank(void **state)
     }
 }
 
-static void shards_that_do_not_tile_are_refused(void **state)
+TEST(shards_that_do_not_tile_are_refused)
 {
-    (void)state;
     if (ranks > 1)
         assert_true(bad_shards_are_refused(device, everybody));
 }
 
-static void heads_are_like_the_truth(void **state)
+TEST(heads_are_like_the_truth)
 {
-    (void)state;
     if (!has_products(device))
         skip();
     for (int variant = 0; variant < 6; variant++) {
@@ -91,10 +83,7 @@ int main(void)
         bp_stream_create(device, "work", &stream) != BP_OK)
         return 1;
     ranks = bp_comm_get_info(everybody)->ranks;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(shards_are_like_one_rank),
-                                       cmocka_unit_test(shards_that_do_not_tile_are_refused),
-                                       cmocka_unit_test(heads_are_like_the_truth)};
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = run_registered(NULL, NULL, NULL, NULL);
     if (failed != 0)
         MPI_Abort(MPI_COMM_WORLD, 1); /* other processes may be waiting */
     bp_stream_destroy(&stream);

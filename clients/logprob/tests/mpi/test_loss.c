@@ -1,10 +1,5 @@
 /* Losses of packed sequences for every arrangement of the processes, and failures of one process. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/loss.h>
 
@@ -208,9 +203,8 @@ static void check_seeds(bp_loss *loss, slice *mine, const place *p)
         for (uint32_t cp = 1; cp <= ranks / tp; cp *= 2)                                                               \
             for (place p = place_of(tp, cp, ranks / tp / cp), *once = &p; once != NULL; once = NULL)
 
-static void losses_are_those_of_one_process(void **state)
+TEST(losses_are_those_of_one_process)
 {
-    (void)state;
     FOR_PLACES(p)
     {
         const bp_loss_config config = loss_config(&p);
@@ -269,9 +263,8 @@ static slice *open_slice_of(const place *p, int way)
     return mine;
 }
 
-static void all_hear_of_one_that_failed(void **state)
+TEST(all_hear_of_one_that_failed)
 {
-    (void)state;
     char who[32], both[32];
     snprintf(who, sizeof who, "rank %u of", ranks - 1);
     snprintf(both, sizeof both, "and %u ", ranks - 1);
@@ -307,9 +300,8 @@ static void all_hear_of_one_that_failed(void **state)
     }
 }
 
-static void arrangements_that_cannot_be_are_refused(void **state)
+TEST(arrangements_that_cannot_be_are_refused)
 {
-    (void)state;
     place p = place_of(1, ranks, 1);
     bp_loss *loss = NULL;
     bp_loss_config config = loss_config(&p);
@@ -332,8 +324,5 @@ static void arrangements_that_cannot_be_are_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(losses_are_those_of_one_process),
-                                       cmocka_unit_test(all_hear_of_one_that_failed),
-                                       cmocka_unit_test(arrangements_that_cannot_be_are_refused)};
-    return open_everything() ? close_everything(cmocka_run_group_tests(tests, NULL, NULL)) : 1;
+    return open_everything() ? close_everything(run_registered(NULL, NULL, NULL, NULL)) : 1;
 }

@@ -1,10 +1,5 @@
 /* Random batches, and calls on them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "batches.h"
 

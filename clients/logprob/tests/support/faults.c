@@ -1,10 +1,6 @@
 #include "faults.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <stdlib.h>
 #include <string.h>

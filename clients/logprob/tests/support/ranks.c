@@ -1,10 +1,5 @@
 /* Ranks that are threads, and host collectives built on their exchanges. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "ranks.h"
 

@@ -1,10 +1,5 @@
 /* Random rearrangements, and their comparison with the reference split. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "rearrangements.h"
 
