@@ -2,6 +2,7 @@
  * sum. Gradient layouts differ between ranks, but their collectives must match. */
 #include "support/harness.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -207,6 +208,39 @@ TEST(test_parts)
     assert_true(wrong_gradients(&ranks[0].w.here) <= 1);
     for (uint32_t r = 0; r < RANKS; r++)
         end_rank(&ranks[r]);
+}
+
+/* The fp64 reference gradients against finite differences of the loss. */
+TEST(test_finite_differences)
+{
+    const double step = 1e-5;
+    for (uint64_t seed = 0; seed < 6; seed++) {
+        const head_case c = {.batch = 1,
+                             .sequence = 4,
+                             .hidden = 3,
+                             .vocab = 5,
+                             .dtype = BP_DTYPE_FP32,
+                             .grad_dtype = BP_DTYPE_FP32,
+                             .temperature = 0.5F,
+                             .has_entropy = seed % 2 != 0,
+                             .has_mask = seed % 3 == 0,
+                             .seed = seed};
+        head_values v = values_of(&c);
+        for (int of_weight = 0; of_weight < 2; of_weight++) {
+            double *at = of_weight ? v.weight : v.hidden;
+            const double *grad = of_weight ? v.weight_grad : v.hidden_grad;
+            for (uint64_t i = 0; i < (of_weight ? c.vocab : v.tokens) * c.hidden; i++) {
+                const double was = at[i];
+                at[i] = was + step;
+                const double above = loss_of(&v);
+                at[i] = was - step;
+                const double below = loss_of(&v);
+                at[i] = was;
+                assert_true(fabs((above - below) / (2 * step) - grad[i]) < 1e-7);
+            }
+        }
+        free_values(&v);
+    }
 }
 
 TESTS(NULL, NULL)

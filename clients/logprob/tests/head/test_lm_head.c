@@ -59,6 +59,27 @@ TEST(shapes_may_be_odd)
                                           .with_entropy = true});
 }
 
+/* Tiles of the vocabulary, of 2048 columns because of the tokens in a chunk or because of the hidden size. */
+TEST(vocabularies_are_tiled)
+{
+    for (int i = 0; i < 6; i++) {
+        const bool many = i % 2 == 0;
+        const bp_dtype dtype = (bp_dtype)(BP_DTYPE_FP32 + i % 3);
+        check_options(&(head_options){.batch = 2,
+                                      .sequence = many ? 1030 : 2,
+                                      .hidden = many ? 8 : 2100,
+                                      .columns = many ? 2060 : 4100,
+                                      .dtype = dtype,
+                                      .grad_dtype = i % 4 < 2 ? dtype : BP_DTYPE_FP32,
+                                      .chunk = many ? 0 : 4,
+                                      .masked = i % 3 != 0,
+                                      .with_entropy = i % 5 < 3,
+                                      .accumulate = i % 4 == 0,
+                                      .weight_at = {.row_gap = i > 2 ? 3 : 0},
+                                      .temperature = 0.8});
+    }
+}
+
 TEST(random_heads_are_true)
 {
     for (uint64_t round = 0; round < 60; round++) {
@@ -124,6 +145,37 @@ TEST(strides_of_0_are_rows_without_gaps)
     assert_ok(bp_lm_head_forward(head, &call, &outputs, NULL));
     assert_ok(bp_lm_head_backward(head, &call, &gradients, NULL));
     assert_true(head_outputs_are_true(&h) && hidden_grad_is_true(&h, all) && weight_grad_is_true(&h, all));
+    bp_lm_head_destroy(&head);
+    free_head_batch(&h);
+}
+
+/* Strides that BLAS does not support: 0 and negative. */
+TEST(strides_may_be_negative_or_0)
+{
+    enum { BATCH = 2, SEQUENCE = 6, HIDDEN = 4 };
+    head_options o = {.batch = BATCH, .sequence = SEQUENCE, .hidden = HIDDEN, .columns = 9, .chunk = 4};
+    head_batch h = new_head_batch(&o);
+    bp_lm_head *head = new_head(device, &h);
+    const shard all = whole_shard(&h.tokens);
+    bp_lm_head_batch call = head_call_of(&h, all);
+    const bp_logprob_outputs outputs = outputs_of(&h.tokens);
+    bp_lm_head_gradients gradients = head_gradients_of(&h, all);
+    float backwards[BATCH * SEQUENCE][HIDDEN];
+    run_head(head, &h);
+    gradients.hidden_grad.data = backwards[BATCH * SEQUENCE - 1];
+    gradients.hidden_grad.stride = -HIDDEN;
+    gradients.hidden_grad.batch_stride = -HIDDEN * SEQUENCE;
+    assert_ok(bp_lm_head_backward(head, &call, &gradients, NULL));
+    for (uint64_t i = 0; i < BATCH * SEQUENCE; i++)
+        assert_memory_equal(backwards[BATCH * SEQUENCE - 1 - i], row_at(&h.hidden_grad, i / SEQUENCE, i % SEQUENCE),
+                            sizeof *backwards);
+    call.hidden.stride = 0;
+    call.hidden.batch_stride = HIDDEN; /* one row per sequence */
+    call.tokens.target.stride = 0;
+    assert_ok(bp_lm_head_forward(head, &call, &outputs, NULL));
+    for (uint64_t i = 0; i < BATCH * SEQUENCE; i++)
+        assert_true(value_of(&h.tokens.logprob, i / SEQUENCE, i % SEQUENCE, 0) ==
+                    value_of(&h.tokens.logprob, i / SEQUENCE, 0, 0));
     bp_lm_head_destroy(&head);
     free_head_batch(&h);
 }
@@ -247,52 +299,6 @@ TEST(runs_have_the_same_bits)
         bp_lm_head_destroy(&head);
         free_head_batch(&a);
         free_head_batch(&b);
-    }
-}
-
-/* On delayed streams, with a copy before and after; both chunk workspaces alternate. */
-TEST(heads_keep_stream_order)
-{
-    for (uint64_t round = 0; round < 5; round++) {
-        bp_device *slow = new_slow_host(300, 40 + round);
-        bp_stream *streams[2];
-        head_options o = {.batch = 1, .sequence = 23, .hidden = 16, .columns = 90, .chunk = 4, .with_entropy = true};
-        head_batch h[2];
-        uint8_t *kept[2];
-        for (int i = 0; i < 2; i++) {
-            assert_ok(bp_stream_create(slow, NULL, &streams[i]));
-            h[i] = new_head_batch(&o);
-        }
-        bp_lm_head *head = new_head(slow, &h[0]);
-        for (int i = 0; i < 2; i++) {
-            bp_lm_head_batch call = head_call_of(&h[i], whole_shard(&h[i].tokens));
-            bp_logprob_outputs outputs = outputs_of(&h[i].tokens);
-            bp_lm_head_gradients gradients = head_gradients_of(&h[i], whole_shard(&h[i].tokens));
-            view weight = h[i].weight;
-            kept[i] = malloc(weight.bytes);
-            assert_non_null(kept[i]);
-            memcpy(kept[i], weight.memory, weight.bytes);
-            memset(weight.memory, 0xff, weight.bytes);
-            assert_ok(bp_stream_copy(streams[i], weight.memory, kept[i], weight.bytes));
-            assert_ok(bp_lm_head_forward(head, &call, &outputs, streams[i]));
-            assert_ok(bp_lm_head_backward(head, &call, &gradients, streams[i]));
-        }
-        if (round % 2 == 0)
-            bp_lm_head_destroy(&head);
-        else
-            assert_ok(bp_lm_head_check(head));
-        for (int i = 0; i < 2; i++) {
-            assert_true(head_outputs_are_true(&h[i]));
-            assert_true(hidden_grad_is_true(&h[i], whole_shard(&h[i].tokens)));
-            assert_true(weight_grad_is_true(&h[i], whole_shard(&h[i].tokens)));
-        }
-        bp_lm_head_destroy(&head);
-        for (int i = 0; i < 2; i++) {
-            bp_stream_destroy(&streams[i]);
-            free(kept[i]);
-            free_head_batch(&h[i]);
-        }
-        bp_device_destroy(&slow);
     }
 }
 

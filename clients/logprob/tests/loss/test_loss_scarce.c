@@ -38,37 +38,6 @@ static bool agree(host_rank *r, bp_status status, bool met, bool *odd_met)
     return true;
 }
 
-static bool run_creations(host_rank *r)
-{
-    const bp_loss_config config = loss_config_of(r, r->user);
-    unsigned nth = 0, failed = 0;
-    for (bool met = true; met; nth++) {
-        bp_loss *loss = NULL;
-        shortage.fails = r->number == ODD ? nth + 1 : 0;
-        const bp_status status = bp_loss_create(r->device, &config, &loss);
-        const bool was_met = r->number == ODD && shortage.fails == 0;
-        shortage.fails = 0;
-        EXPECT(status == BP_OK ? loss != NULL : status == BP_ERR_NO_HOST_MEMORY && loss == NULL);
-        bp_loss_destroy(&loss);
-        EXPECT(usage_of(r->device).committed_bytes == 0);
-        EXPECT(agree(r, status, was_met, &met));
-        failed += status != BP_OK;
-        EXPECT(met || status == BP_OK);
-    }
-    EXPECT(failed > 10);
-    return true;
-}
-
-TEST(creation_without_host_memory)
-{
-    corpus c = new_corpus(&SMALL);
-    const topology t = topology_of(1, 2, 1);
-    setting s = new_setting(&c, &t, 1);
-    run_scene_ranks(&s, run_creations);
-    free_setting(&s);
-    free_corpus(&c);
-}
-
 /* More ranks than fit the stack's array; all except the first are simulated. */
 enum { MANY = 600 };
 
@@ -151,39 +120,6 @@ static void end_faulty(faulty_rank *x)
     bp_device_destroy(&x->inner.device);
 }
 
-static bool run_creations_on_a_device(host_rank *r)
-{
-    faulty_rank x;
-    EXPECT(begin_faulty(r, &x));
-    const bp_loss_config config = loss_config_of(r, r->user);
-    unsigned failed = 0, nth = 0;
-    for (bool met = true; met; nth++) {
-        bp_loss *loss = NULL;
-        x.f = (faults){.until = r->number == ODD ? nth + 1 : 0};
-        const bp_status status = bp_loss_create(x.inner.device, &config, &loss);
-        const faults was = x.f;
-        x.f = (faults){0};
-        EXPECT(!was.met || undoes(was.where) || (status != BP_OK && loss == NULL));
-        bp_loss_destroy(&loss);
-        EXPECT(agree(r, status, was.met, &met));
-        failed += status != BP_OK;
-    }
-    EXPECT(failed > 5);
-    end_faulty(&x);
-    EXPECT(usage_of(r->device).committed_bytes == 0 && usage_of(r->device).streams == 1);
-    return true;
-}
-
-TEST(creation_on_a_failing_device)
-{
-    corpus c = new_corpus(&SMALL);
-    const topology t = topology_of(1, 2, 1);
-    setting s = new_setting(&c, &t, 1);
-    run_scene_ranks(&s, run_creations_on_a_device);
-    free_setting(&s);
-    free_corpus(&c);
-}
-
 /* Adds and a reduce, either of which may fail. */
 static bp_status step_that_may_fail(seat *at)
 {
@@ -232,48 +168,6 @@ TEST(steps_on_a_failing_device)
         s.own_streams = own_streams;
         run_scene_ranks(&s, run_steps_on_a_device);
         assert_true(seeds_are_true(&s, -1, 2));
-        free_setting(&s);
-    }
-    free_corpus(&c);
-}
-
-/* On this rank alone: seeds whose nth device call fails, then a successful call. */
-static bool run_seeds_on_a_device(host_rank *r)
-{
-    faulty_rank x;
-    seat at = {0};
-    EXPECT(begin_faulty(r, &x));
-    EXPECT(take_seat(&x.inner, &at) && step(&at, false));
-    const slice *v = &at.slices[0];
-    unsigned failed = 0;
-    for (unsigned nth = 1;; nth++) {
-        x.f = (faults){.until = nth};
-        const bp_status status =
-            bp_loss_seed(at.loss, at.splits[0], v->tokens, &v->values.mask, -1, &v->seed, at.stream);
-        const faults was = x.f;
-        x.f = (faults){0};
-        EXPECT(was.met == (status != BP_OK));
-        EXPECT(bp_device_synchronize(x.inner.device) == BP_OK);
-        EXPECT(make_seeds(&at, -1) && statistics_are_true(&at));
-        if (!was.met)
-            break;
-        failed++;
-    }
-    EXPECT(failed > 0);
-    leave_seat(&at);
-    end_faulty(&x);
-    return true;
-}
-
-TEST(seeds_on_a_failing_device)
-{
-    corpus c = new_corpus(&SMALL);
-    const topology t = topology_of(1, 1, 1);
-    for (int own_streams = 0; own_streams < 2; own_streams++) {
-        setting s = new_setting(&c, &t, 1);
-        s.own_streams = own_streams;
-        run_scene_ranks(&s, run_seeds_on_a_device);
-        assert_true(seeds_are_true(&s, -1, 1));
         free_setting(&s);
     }
     free_corpus(&c);
