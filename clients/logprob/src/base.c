@@ -311,7 +311,6 @@ static bp_status take_bad(bp_base *base, bp_stream *stream)
     void *address;
     if (base->bad == NULL || base->keeps_bad)
         return BP_OK;
-    BP_TRY(bp_workspace_drop(&base->workspace, 1u << BP_WORK_BAD_TARGET, stream, BP_OK)); /* left by a failed call */
     return bp_workspace_take(&base->workspace, BP_WORK_BAD_TARGET, stream, &address);
 }
 

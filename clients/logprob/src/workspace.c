@@ -118,17 +118,6 @@ void bp_workspace_finish(bp_workspace *workspace)
     bp_pool_destroy(&workspace->pool);
 }
 
-bp_status bp_workspace_take(bp_workspace *workspace, uint32_t which, bp_stream *stream, void **address)
-{
-    if (workspace->ids[which] == NO_ID) {
-        *address = NULL;
-        return BP_OK;
-    }
-    BP_TRY(bp_pool_acquire(workspace->pool, &workspace->ids[which], 1, stream, address));
-    workspace->held |= 1u << which;
-    return BP_OK;
-}
-
 bp_status bp_workspace_give(bp_workspace *workspace, uint32_t which, bp_stream *stream)
 {
     if (workspace->ids[which] == NO_ID)
@@ -162,6 +151,19 @@ static bp_status give_if_live(bp_workspace *workspace, uint32_t which, bp_stream
     if ((workspace->held >> which & 1) != 0)
         return status;
     return bp_error_record(BP_OK, kept.detail);
+}
+
+bp_status bp_workspace_take(bp_workspace *workspace, uint32_t which, bp_stream *stream, void **address)
+{
+    if (workspace->ids[which] == NO_ID) {
+        *address = NULL;
+        return BP_OK;
+    }
+    if ((workspace->held >> which & 1) != 0) /* left by a failed call */
+        BP_TRY(give_if_live(workspace, which, stream));
+    BP_TRY(bp_pool_acquire(workspace->pool, &workspace->ids[which], 1, stream, address));
+    workspace->held |= 1u << which;
+    return BP_OK;
 }
 
 bp_status bp_workspace_drop(bp_workspace *workspace, uint32_t which, bp_stream *stream, bp_status status)
