@@ -1,5 +1,5 @@
-/* The CUDA kernels that make results and gradient at once, on the emulation: the bits of the separate kernels, for any part of a row that
- * shared memory keeps. */
+/* CUDA kernels, one launch at a time on the emulation: bits depend neither on threads, blocks, alignment and scheduling nor on the part of a
+ * row that shared memory keeps. Everything else about them is tested through the client. */
 #include "support/harness.h"
 
 #include "launches.h"
@@ -14,12 +14,88 @@
 
 #define ROWS 3u
 
-static const bp_dtype PAIRS[][2] = {{BP_DTYPE_FP32, BP_DTYPE_FP32},
-                                    {BP_DTYPE_BF16, BP_DTYPE_FP32},
-                                    {BP_DTYPE_BF16, BP_DTYPE_BF16},
-                                    {BP_DTYPE_FP16, BP_DTYPE_FP32},
-                                    {BP_DTYPE_FP16, BP_DTYPE_FP16}};
-#define FOR_PAIRS(p) for (size_t p = 0; p < sizeof PAIRS / sizeof *PAIRS; p++)
+static const bp_dtype DTYPES[] = {BP_DTYPE_FP32, BP_DTYPE_BF16, BP_DTYPE_FP16};
+/* Within a tile, on its edge, several tiles, and more than are kept at once. */
+static const uint32_t WIDTHS[] = {1, 7, 37, 2048, 2049, 3 * 2048 + 5, 5 * 2048 - 8};
+
+#define FOR_DTYPES(dtype) for (size_t at_##dtype = 0; at_##dtype < 3; at_##dtype++)
+#define FOR_WIDTHS(i) for (size_t i = 0; i < sizeof WIDTHS / sizeof *WIDTHS; i++)
+
+#define FOR_FORMS(form) for (int32_t form = BP_SUMS_PLAIN; form <= BP_SUMS_TOTAL; form++)
+
+static const grid PARTIALS_GRIDS[] = {{ROWS, 1, 128}, {1, 1, 128}, {2, 1, 32}, {ROWS, 1, 96}, {7, 1, 64}};
+
+TEST(any_grid_makes_the_same_partials)
+{
+    FOR_DTYPES(d)
+    FOR_WIDTHS(w)
+    FOR_FORMS(form)
+    {
+        seed(40 + w);
+        rows logits = new_rows(DTYPES[at_d], ROWS, WIDTHS[w], 0, 3), moved;
+        bp_partial first[ROWS], again[ROWS];
+        float targets[ROWS], same[ROWS];
+        make_partials(&logits, form, PARTIALS_GRIDS[0], first, targets);
+        for (uint32_t i = 0; i + 1 < ROWS; i++)
+            assert_true(targets[i] == element_at(logits.data, logits.dtype, i * logits.stride + logits.targets[i]));
+        assert_true(targets[ROWS - 1] == 0);
+        for (uint32_t shift = 0; shift < 9; shift += in_brief() ? 3 : 1) {
+            moved = moved_rows(&logits, shift, shift % 4);
+            make_partials(&moved, form, PARTIALS_GRIDS[shift % 5], again, same);
+            assert_memory_equal(again, first, sizeof first);
+            assert_memory_equal(same, targets, sizeof same);
+            free_rows(&moved);
+        }
+        free_rows(&logits);
+    }
+}
+
+static const bp_dtype PAIRS[][2] = {{BP_DTYPE_FP32, BP_DTYPE_FP32}, {BP_DTYPE_BF16, BP_DTYPE_FP32},
+                                    {BP_DTYPE_BF16, BP_DTYPE_BF16}, {BP_DTYPE_FP16, BP_DTYPE_FP32},
+                                    {BP_DTYPE_FP16, BP_DTYPE_FP16}, {BP_DTYPE_FP32, BP_DTYPE_BF16},
+                                    {BP_DTYPE_FP32, BP_DTYPE_FP16}};
+static const grid GRADIENT_GRIDS[] = {{ROWS, 1, 128}, {1, 1, 128},   {ROWS, 3, 128},
+                                      {2, 1, 32},     {ROWS, 2, 64}, {7, 7, 96}};
+
+static bool narrows(const bp_dtype *pair)
+{
+    return pair[0] == BP_DTYPE_FP32 && pair[1] != BP_DTYPE_FP32;
+}
+
+static const uint32_t TARGETS[] = {1, 4, 32};
+
+/* For any alignment of input and output. */
+TEST(any_grid_makes_the_same_gradient)
+{
+    for (size_t p = 0; p < sizeof PAIRS / sizeof *PAIRS; p++)
+        FOR_WIDTHS(w)
+        {
+            const int32_t form = (int32_t)((p + w) % 3);
+            seed(60 + w);
+            rows logits = new_rows(PAIRS[p][0], ROWS, WIDTHS[w], 0, 0);
+            set_targets(&logits, TARGETS[w % 3]);
+            statistics s = new_statistics(&logits);
+            rows first = empty_rows(PAIRS[p][1], ROWS, WIDTHS[w], 0, 0);
+            make_gradient(&logits, &s, form, &first, GRADIENT_GRIDS[0]);
+            for (uint32_t shift = 0; shift < 9; shift += in_brief() ? 3 : 1) {
+                grid g = GRADIENT_GRIDS[shift % 6];
+                g.parts = narrows(PAIRS[p]) ? 1 : g.parts;
+                rows in = moved_rows(&logits, shift, shift % 4);
+                rows out = empty_rows(PAIRS[p][1], ROWS, WIDTHS[w], (shift * 5) % 9, shift % 3);
+                make_gradient(&in, &s, form, &out, g);
+                assert_true(rows_are_equal(&out, &first));
+                assert_true(row_gaps_are_whole(&out));
+                assert_true(rows_are_equal(&in, &logits));
+                free_rows(&out);
+                free_rows(&in);
+            }
+            free_rows(&first);
+            free_statistics(&s);
+            free_rows(&logits);
+        }
+}
+
+#define FOR_PAIRS(p) for (size_t p = 0; p < 5; p++) /* without fp32 to 16 bits */
 
 /* Vectors of both dtypes are aligned in every row. */
 static uint32_t gap_of(uint32_t columns)
@@ -137,6 +213,39 @@ TEST(masked_rows_are_zero)
         free_rows(&out);
         free_rows(&logits);
     }
+}
+
+/* ---- sums of columns ------------------------------------------------------------------------------------------------- */
+
+TEST(columns_are_summed_in_row_order)
+{
+    static const uint32_t counts[] = {1, 8, 9, 31};
+    for (unsigned d = 0; d < 3; d++)
+        for (unsigned c = 0; c < 4; c++)
+            for (int32_t adds = 0; adds < 2; adds++) {
+                seed(460 + c);
+                rows from = new_rows(DTYPES[d], counts[c], 333, c, 3);
+                float to[333], expected[333];
+                for (unsigned v = 0; v < 333; v++) {
+                    float sum = 0;
+                    for (unsigned i = 0; i < counts[c]; i++)
+                        sum += (float)element_at(from.data, from.dtype, i * from.stride + v);
+                    to[v] = adds != 0 ? (float)v : NAN;
+                    expected[v] = adds != 0 ? (float)v + sum : sum;
+                }
+                const bp_columns_work work = {.from = from.data,
+                                              .stride = from.stride,
+                                              .rows = counts[c],
+                                              .columns = 333,
+                                              .dtype = (int32_t)from.dtype,
+                                              .adds = adds,
+                                              .to = to};
+                char name[64];
+                snprintf(name, sizeof name, "bp_columns_%s", bp_dtype_name(from.dtype));
+                run(name, (grid){1 + c, 1, 128}, &work);
+                assert_memory_equal(to, expected, sizeof to);
+                free_rows(&from);
+            }
 }
 
 TESTS(NULL, NULL)
