@@ -87,6 +87,25 @@ static void restore_scenario(void)
         restore_scenario();                                                                                            \
     } while (0)
 
+/* With one change, which is undone. */
+#define BOTH_FAIL(change, ...)                                                                                         \
+    do {                                                                                                               \
+        change;                                                                                                        \
+        assert_both_fail(__VA_ARGS__);                                                                                 \
+    } while (0)
+#define FORWARD_FAILS(change, ...)                                                                                     \
+    do {                                                                                                               \
+        change;                                                                                                        \
+        assert_forward_fails(__VA_ARGS__);                                                                             \
+        restore_scenario();                                                                                            \
+    } while (0)
+#define BACKWARD_FAILS(change, ...)                                                                                    \
+    do {                                                                                                               \
+        change;                                                                                                        \
+        assert_backward_fails(__VA_ARGS__);                                                                            \
+        restore_scenario();                                                                                            \
+    } while (0)
+
 #define BAD BP_ERR_INVALID_ARGUMENT
 
 TEST(everything_may_be_missing)
@@ -107,41 +126,23 @@ TEST(everything_may_be_missing)
 
 TEST(pointers_are_needed)
 {
-    s.call.logits.data = NULL;
-    assert_both_fail(BAD, "logits");
-    s.call.tokens.target.data = NULL;
-    assert_both_fail(BAD, "target");
-    s.gradients.logits_grad.data = NULL;
-    assert_backward_fails(BAD, "gradient");
-    restore_scenario();
+    BOTH_FAIL(s.call.logits.data = NULL, BAD, "logits");
+    BOTH_FAIL(s.call.tokens.target.data = NULL, BAD, "target");
+    BACKWARD_FAILS(s.gradients.logits_grad.data = NULL, BAD, "gradient");
     s.gradients.saved = NULL;
     assert_backward_fails(BAD, "saved");
 }
 
 TEST(pointers_are_aligned_to_their_elements)
 {
-    s.call.logits.data = (char *)s.call.logits.data + 2;
-    assert_both_fail(BAD, "logits", "align");
-    s.call.tokens.target.data = (char *)s.call.tokens.target.data + 4;
-    assert_both_fail(BAD, "target", "align");
-    s.outputs.logprob.data = (char *)s.outputs.logprob.data + 1;
-    assert_forward_fails(BAD, "prob", "align");
-    restore_scenario();
-    s.outputs.entropy.data = (char *)s.outputs.entropy.data + 2;
-    assert_forward_fails(BAD, "entrop", "align");
-    restore_scenario();
-    s.outputs.saved = (char *)s.outputs.saved + 2;
-    assert_forward_fails(BAD, "saved", "align");
-    restore_scenario();
-    s.gradients.saved = (const char *)s.gradients.saved + 2;
-    assert_backward_fails(BAD, "saved", "align");
-    restore_scenario();
-    s.gradients.logits_grad.data = (char *)s.gradients.logits_grad.data + 2;
-    assert_backward_fails(BAD, "gradient", "align");
-    restore_scenario();
-    s.gradients.logprob_grad.data = (char *)s.gradients.logprob_grad.data + 2;
-    assert_backward_fails(BAD, "grad", "align");
-    restore_scenario();
+    BOTH_FAIL(s.call.logits.data = (char *)s.call.logits.data + 2, BAD, "logits", "align");
+    BOTH_FAIL(s.call.tokens.target.data = (char *)s.call.tokens.target.data + 4, BAD, "target", "align");
+    FORWARD_FAILS(s.outputs.logprob.data = (char *)s.outputs.logprob.data + 1, BAD, "prob", "align");
+    FORWARD_FAILS(s.outputs.entropy.data = (char *)s.outputs.entropy.data + 2, BAD, "entrop", "align");
+    FORWARD_FAILS(s.outputs.saved = (char *)s.outputs.saved + 2, BAD, "saved", "align");
+    BACKWARD_FAILS(s.gradients.saved = (const char *)s.gradients.saved + 2, BAD, "saved", "align");
+    BACKWARD_FAILS(s.gradients.logits_grad.data = (char *)s.gradients.logits_grad.data + 2, BAD, "gradient", "align");
+    BACKWARD_FAILS(s.gradients.logprob_grad.data = (char *)s.gradients.logprob_grad.data + 2, BAD, "grad", "align");
     s.gradients.entropy_grad.data = (char *)s.gradients.entropy_grad.data + 2;
     assert_backward_fails(BAD, "grad", "align");
 }
@@ -150,20 +151,15 @@ TEST(dtypes_are_those_served)
 {
     static const bp_dtype others[] = {BP_DTYPE_NONE, BP_DTYPE_FP64, BP_DTYPE_FP8_E4M3, BP_DTYPE_INT32, BP_DTYPE_UINT16};
     for (size_t i = 0; i < 5; i++) {
-        s.call.logits.dtype = others[i];
-        assert_both_fail(BAD, "logits", bp_dtype_name(others[i]));
-        s.gradients.logits_grad.dtype = others[i];
-        assert_backward_fails(BAD, "gradient", bp_dtype_name(others[i]));
-        restore_scenario();
+        BOTH_FAIL(s.call.logits.dtype = others[i], BAD, "logits", bp_dtype_name(others[i]));
+        BACKWARD_FAILS(s.gradients.logits_grad.dtype = others[i], BAD, "gradient", bp_dtype_name(others[i]));
     }
     static const bp_dtype no_targets[] = {BP_DTYPE_FP32,  BP_DTYPE_FP64,   BP_DTYPE_BF16,
                                           BP_DTYPE_INT16, BP_DTYPE_UINT64, BP_DTYPE_NONE};
     for (size_t i = 0; i < 6; i++) {
-        s.call.tokens.target_dtype = no_targets[i];
-        assert_both_fail(BAD, "target", bp_dtype_name(no_targets[i]));
+        BOTH_FAIL(s.call.tokens.target_dtype = no_targets[i], BAD, "target", bp_dtype_name(no_targets[i]));
     }
-    s.call.logits.dtype = (bp_dtype)999;
-    assert_both_fail(BAD, "logits");
+    BOTH_FAIL(s.call.logits.dtype = (bp_dtype)999, BAD, "logits");
 }
 
 /* A gradient is fp32 or of the logits' dtype. */
@@ -179,31 +175,23 @@ TEST(temperatures_and_their_inverses_are_normal_numbers)
 {
     const float bad[] = {0, -0.0f, -1, NAN, INFINITY, -INFINITY, 1e-38f, 8.6e37f};
     for (size_t i = 0; i < 8; i++) {
-        s.call.tokens.temperature = bad[i];
-        assert_both_fail(BAD, "temperature", "8.5e37");
+        BOTH_FAIL(s.call.tokens.temperature = bad[i], BAD, "temperature", "8.5e37");
     }
 }
 
 TEST(shapes_are_the_configs)
 {
-    s.call.logits.columns = 99;
-    assert_both_fail(BAD, "99", "100");
-    s.call.logits.columns = 0;
-    assert_both_fail(BAD, "100");
-    s.call.logits.sequence = 6;
-    assert_both_fail(BAD, "6", "10");
+    BOTH_FAIL(s.call.logits.columns = 99, BAD, "99", "100");
+    BOTH_FAIL(s.call.logits.columns = 0, BAD, "100");
+    BOTH_FAIL(s.call.logits.sequence = 6, BAD, "6", "10");
     s.call.logits.batch = UINT64_MAX;
     s.call.logits.sequence = 3;
     s.call.logits.batch_stride = 1000;
     s.call.logits.stride = 100;
     assert_fails(bp_logprob_forward(s.client, &s.call, &s.outputs, NULL), BP_ERR_OVERFLOW, "");
     restore_scenario();
-    s.gradients.logits_grad.columns = 101;
-    assert_backward_fails(BAD, "gradient", "101", "100");
-    restore_scenario();
-    s.gradients.logits_grad.sequence = 4;
-    assert_backward_fails(BAD, "gradient");
-    restore_scenario();
+    BACKWARD_FAILS(s.gradients.logits_grad.columns = 101, BAD, "gradient", "101", "100");
+    BACKWARD_FAILS(s.gradients.logits_grad.sequence = 4, BAD, "gradient");
     s.gradients.logits_grad.batch = 1;
     assert_backward_fails(BAD, "gradient");
 }
@@ -230,9 +218,7 @@ TEST(rows_that_are_written_do_not_overlap)
     s.gradients.logits_grad.batch_stride = INT64_MIN;
     assert_int_not_equal(bp_logprob_backward(s.client, &s.call, &s.gradients, NULL), BP_OK);
     restore_scenario();
-    s.outputs.logprob.stride = 0;
-    assert_forward_fails(BAD, "prob");
-    restore_scenario();
+    FORWARD_FAILS(s.outputs.logprob.stride = 0, BAD, "prob");
     s.outputs.entropy.batch_stride = 4;
     assert_forward_fails(BAD, "entrop");
     assert_nothing_written();
@@ -242,13 +228,9 @@ TEST(strides_must_not_leave_64_bits)
 {
     const int64_t far[] = {INT64_MAX, INT64_MAX / 4, INT64_MIN, INT64_MIN / 4};
     for (size_t i = 0; i < 4; i++) {
-        s.call.logits.stride = s.call.logits.batch_stride = far[i];
-        assert_both_fail(BP_ERR_OVERFLOW, "logits");
-        s.call.tokens.target.stride = s.call.tokens.target.batch_stride = far[i];
-        assert_both_fail(BP_ERR_OVERFLOW, "target");
-        s.outputs.logprob.stride = far[i];
-        assert_forward_fails(BP_ERR_OVERFLOW, "prob");
-        restore_scenario();
+        BOTH_FAIL(s.call.logits.stride = s.call.logits.batch_stride = far[i], BP_ERR_OVERFLOW, "logits");
+        BOTH_FAIL(s.call.tokens.target.stride = s.call.tokens.target.batch_stride = far[i], BP_ERR_OVERFLOW, "target");
+        FORWARD_FAILS(s.outputs.logprob.stride = far[i], BP_ERR_OVERFLOW, "prob");
     }
 }
 
@@ -258,9 +240,7 @@ TEST(the_gradient_is_beside_the_logits_or_in_place)
     assert_backward_fails(BAD, "logits", "in_place");
     s.gradients.logits_grad.data = (float *)s.call.logits.data + 100;
     assert_backward_fails(BAD, "logits");
-    s.gradients.logits_grad.data = (float *)s.call.logits.data - 999;
-    assert_backward_fails(BAD, "logits");
-    restore_scenario();
+    BACKWARD_FAILS(s.gradients.logits_grad.data = (float *)s.call.logits.data - 999, BAD, "logits");
     s.gradients.in_place = 1;
     assert_backward_fails(BAD, "in_place");
     s.gradients.logits_grad = s.call.logits;
@@ -291,8 +271,7 @@ TEST(saved_memory_is_large_enough)
 
 TEST(structs_say_their_size)
 {
-    s.call.size = 3;
-    assert_both_fail(BAD, "");
+    BOTH_FAIL(s.call.size = 3, BAD, "");
     s.outputs.size = 0;
     assert_forward_fails(BAD, "");
     s.gradients.size = 1;
@@ -326,24 +305,19 @@ TEST(batches_without_tokens_succeed)
 
 TEST(targets_and_caps_are_in_range)
 {
-    s.call.tokens.targets = 0;
-    assert_both_fail(BAD, "0 targets", "max_targets 1");
+    BOTH_FAIL(s.call.tokens.targets = 0, BAD, "0 targets", "max_targets 1");
     s.call.tokens.targets = 2; /* of a client with 1 */
     assert_both_fail(BAD, "2 targets", "max_targets 1");
-    s.call.tokens.targets = UINT32_MAX;
-    assert_both_fail(BAD, "targets");
+    BOTH_FAIL(s.call.tokens.targets = UINT32_MAX, BAD, "targets");
     const float caps[] = {-1, NAN, INFINITY, 1e-38f, 8.6e37f};
     for (size_t i = 0; i < 5; i++) {
-        s.call.tokens.soft_cap = caps[i];
-        assert_both_fail(BAD, "soft_cap");
+        BOTH_FAIL(s.call.tokens.soft_cap = caps[i], BAD, "soft_cap");
     }
     const bp_dtype no_rounding[] = {BP_DTYPE_NONE, BP_DTYPE_FP64, BP_DTYPE_FP8_E4M3, (bp_dtype)999};
     for (size_t i = 0; i < 4; i++) {
-        s.call.tokens.rounding = no_rounding[i];
-        assert_both_fail(BAD, "rounding");
+        BOTH_FAIL(s.call.tokens.rounding = no_rounding[i], BAD, "rounding");
     }
-    s.call.tokens.temperatures.data = (char *)s.b.saved + 2;
-    assert_both_fail(BAD, "temperatures", "align");
+    BOTH_FAIL(s.call.tokens.temperatures.data = (char *)s.b.saved + 2, BAD, "temperatures", "align");
     s.call.tokens.temperatures = (bp_token_values){s.b.saved, INT64_MAX, 1, 0};
     assert_both_fail(BP_ERR_OVERFLOW, "temperatures");
 }
@@ -401,8 +375,7 @@ TEST(one_call_checks_both)
 /* After all these errors the client still works. */
 TEST(errors_leave_a_client_that_works)
 {
-    s.call.tokens.temperature = -5;
-    assert_both_fail(BAD, "-5");
+    BOTH_FAIL(s.call.tokens.temperature = -5, BAD, "-5");
     check_both(s.client, &s.b);
 }
 

@@ -206,11 +206,7 @@ TEST(one_value_may_stand_for_all)
                                  .with_entropy = true,
                                  .upstream = {.repeated = true},
                                  .target = {.repeated = true}};
-        batch b = new_batch(&options);
-        bp_logprob *client = new_client(device, &b, kernels->bit, 0);
-        check_both(client, &b);
-        bp_logprob_destroy(&client);
-        free_batch(&b);
+        check_options(device, &options, kernels->bit, 0, NULL);
     }
 }
 

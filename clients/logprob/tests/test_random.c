@@ -76,11 +76,7 @@ static void check_random(const kernels_row *kernels, uint64_t round)
     seed(1000 + round);
     batch_options options = random_options();
     uint32_t threads = random_below(4);
-    batch b = new_batch(&options);
-    bp_logprob *client = new_client(device, &b, kernels->bit, threads);
-    check_both(client, &b);
-    bp_logprob_destroy(&client);
-    free_batch(&b);
+    check_options(device, &options, kernels->bit, threads, NULL);
 }
 
 TEST(random_batches_are_true)
@@ -108,11 +104,7 @@ TEST(strides_may_be_negative)
                                      .outputs = back};
             for (int rows = 0; rows < 2; rows++) {
                 options.logits = options.grad = rows ? back : (layout){0};
-                batch b = new_batch(&options);
-                bp_logprob *client = new_client(device, &b, kernels->bit, 0);
-                check_both(client, &b);
-                bp_logprob_destroy(&client);
-                free_batch(&b);
+                check_options(device, &options, kernels->bit, 0, NULL);
             }
         }
     }

@@ -97,11 +97,7 @@ TEST(in_place_has_both_terms)
             batch_options options = BOTH;
             options.dtype = (bp_dtype)dtype;
             options.in_place = true;
-            batch b = new_batch(&options);
-            bp_logprob *client = new_client(device, &b, kernels->bit, 2);
-            check_both(client, &b);
-            bp_logprob_destroy(&client);
-            free_batch(&b);
+            check_options(device, &options, kernels->bit, 2, NULL);
         }
     }
 }

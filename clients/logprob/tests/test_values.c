@@ -20,13 +20,7 @@ static void check_everywhere(batch_options options, void (*change)(batch *b))
             for (int narrow = 0; narrow < 2; narrow++) {
                 options.grad_dtype = narrow ? dtypes[d] : BP_DTYPE_FP32;
                 seed(11);
-                batch b = new_batch(&options);
-                if (change != NULL)
-                    change(&b);
-                bp_logprob *client = new_client(device, &b, kernels->bit, 0);
-                check_both(client, &b);
-                bp_logprob_destroy(&client);
-                free_batch(&b);
+                check_options(device, &options, kernels->bit, 0, change);
             }
         }
     }

@@ -9,7 +9,7 @@
 
 #include "support/pools.h"
 
-static void check_options(const head_options *options)
+static void check_head_options(const head_options *options)
 {
     seed(61);
     head_batch h = new_head_batch(options);
@@ -26,7 +26,7 @@ TEST(chunks_dtypes_and_entropies)
     for (int dtype = BP_DTYPE_FP32; dtype <= BP_DTYPE_BF16; dtype++)
         for (size_t c = 0; c < 7; c++)
             for (int variant = 0; variant < 4; variant++)
-                check_options(&(head_options){.batch = 2,
+                check_head_options(&(head_options){.batch = 2,
                                               .sequence = 17,
                                               .hidden = 24,
                                               .columns = 131,
@@ -50,7 +50,7 @@ TEST(shapes_may_be_odd)
                                          {1, 7, 33, 4100}, {4, 3, 129, 61}, {2, 40, 5, 2048}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int dtype = BP_DTYPE_FP32; dtype <= BP_DTYPE_BF16; dtype++)
-            check_options(&(head_options){.batch = shapes[i][0],
+            check_head_options(&(head_options){.batch = shapes[i][0],
                                           .sequence = shapes[i][1],
                                           .hidden = shapes[i][2],
                                           .columns = shapes[i][3],
@@ -65,7 +65,7 @@ TEST(vocabularies_are_tiled)
     for (int i = 0; i < 6; i++) {
         const bool many = i % 2 == 0;
         const bp_dtype dtype = (bp_dtype)(BP_DTYPE_FP32 + i % 3);
-        check_options(&(head_options){.batch = 2,
+        check_head_options(&(head_options){.batch = 2,
                                       .sequence = many ? 1030 : 2,
                                       .hidden = many ? 8 : 2100,
                                       .columns = many ? 2060 : 4100,
@@ -184,7 +184,7 @@ TEST(strides_may_be_negative_or_0)
 TEST(masked_states_do_not_matter)
 {
     for (int dtype = BP_DTYPE_FP32; dtype <= BP_DTYPE_BF16; dtype++)
-        check_options(&(head_options){.batch = 2,
+        check_head_options(&(head_options){.batch = 2,
                                       .sequence = 17,
                                       .hidden = 24,
                                       .columns = 131,

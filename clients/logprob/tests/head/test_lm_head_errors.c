@@ -79,6 +79,25 @@ static void assert_nothing_written(void)
         restore_scenario();                                                                                            \
     } while (0)
 
+/* With one change, which is undone. */
+#define BOTH_FAIL(change, ...)                                                                                         \
+    do {                                                                                                               \
+        change;                                                                                                        \
+        assert_both_fail(__VA_ARGS__);                                                                                 \
+    } while (0)
+#define FORWARD_FAILS(change, ...)                                                                                     \
+    do {                                                                                                               \
+        change;                                                                                                        \
+        assert_forward_fails(__VA_ARGS__);                                                                             \
+        restore_scenario();                                                                                            \
+    } while (0)
+#define BACKWARD_FAILS(change, ...)                                                                                    \
+    do {                                                                                                               \
+        change;                                                                                                        \
+        assert_backward_fails(__VA_ARGS__);                                                                            \
+        restore_scenario();                                                                                            \
+    } while (0)
+
 /* ---- heads --------------------------------------------------------------------------------------------------------- */
 
 /* `config` is the variable in `change`. */
@@ -147,52 +166,33 @@ TEST(everything_may_be_missing)
     assert_fails(bp_lm_head_backward(s.head, NULL, &s.gradients, NULL), BAD, "");
     assert_fails(bp_lm_head_backward(s.head, &s.call, NULL, NULL), BAD, "");
     assert_fails(bp_lm_head_check(NULL), BAD, "");
-    s.call.hidden.data = NULL;
-    assert_both_fail(BAD, "hidden");
-    s.call.weight = NULL;
-    assert_both_fail(BAD, "weight");
-    s.call.tokens.target.data = NULL;
-    assert_both_fail(BAD, "target");
+    BOTH_FAIL(s.call.hidden.data = NULL, BAD, "hidden");
+    BOTH_FAIL(s.call.weight = NULL, BAD, "weight");
+    BOTH_FAIL(s.call.tokens.target.data = NULL, BAD, "target");
     s.gradients.saved = NULL;
     assert_backward_fails(BAD, "saved");
 }
 
 TEST(shapes_and_dtypes_are_the_configs)
 {
-    s.call.hidden.columns = 13;
-    assert_both_fail(BAD, "hidden", "13", "12");
-    s.call.hidden.dtype = BP_DTYPE_BF16;
-    assert_both_fail(BAD, "hidden", "bf16", "fp32");
-    s.call.hidden.sequence = 6;
-    assert_both_fail(BAD, "10");
-    s.call.tokens.target_dtype = BP_DTYPE_FP32;
-    assert_both_fail(BAD, "target", "fp32");
-    s.gradients.hidden_grad.columns = 11;
-    assert_backward_fails(BAD, "11", "12");
-    restore_scenario();
-    s.gradients.hidden_grad.sequence = 4;
-    assert_backward_fails(BAD, "4", "5");
-    restore_scenario();
-    s.gradients.hidden_grad.dtype = BP_DTYPE_FP16;
-    assert_backward_fails(BAD, "fp16");
-    restore_scenario();
-    s.call.weight_stride = 11;
-    assert_both_fail(BAD, "weight", "11", "12");
+    BOTH_FAIL(s.call.hidden.columns = 13, BAD, "hidden", "13", "12");
+    BOTH_FAIL(s.call.hidden.dtype = BP_DTYPE_BF16, BAD, "hidden", "bf16", "fp32");
+    BOTH_FAIL(s.call.hidden.sequence = 6, BAD, "10");
+    BOTH_FAIL(s.call.tokens.target_dtype = BP_DTYPE_FP32, BAD, "target", "fp32");
+    BACKWARD_FAILS(s.gradients.hidden_grad.columns = 11, BAD, "11", "12");
+    BACKWARD_FAILS(s.gradients.hidden_grad.sequence = 4, BAD, "4", "5");
+    BACKWARD_FAILS(s.gradients.hidden_grad.dtype = BP_DTYPE_FP16, BAD, "fp16");
+    BOTH_FAIL(s.call.weight_stride = 11, BAD, "weight", "11", "12");
     s.gradients.weight_grad_stride = 11;
     assert_backward_fails(BAD, "weight", "11", "12");
 }
 
 TEST(pointers_are_aligned)
 {
-    s.call.hidden.data = (char *)s.call.hidden.data + 2;
-    assert_both_fail(BAD, "hidden", "align");
-    s.call.weight = (const char *)s.call.weight + 1;
-    assert_both_fail(BAD, "weight", "align");
-    s.call.tokens.target.data = (char *)s.call.tokens.target.data + 4;
-    assert_both_fail(BAD, "target", "align");
-    s.gradients.hidden_grad.data = (char *)s.gradients.hidden_grad.data + 1;
-    assert_backward_fails(BAD, "hidden", "align");
-    restore_scenario();
+    BOTH_FAIL(s.call.hidden.data = (char *)s.call.hidden.data + 2, BAD, "hidden", "align");
+    BOTH_FAIL(s.call.weight = (const char *)s.call.weight + 1, BAD, "weight", "align");
+    BOTH_FAIL(s.call.tokens.target.data = (char *)s.call.tokens.target.data + 4, BAD, "target", "align");
+    BACKWARD_FAILS(s.gradients.hidden_grad.data = (char *)s.gradients.hidden_grad.data + 1, BAD, "hidden", "align");
     s.gradients.weight_grad = (char *)s.gradients.weight_grad + 2;
     assert_backward_fails(BAD, "weight", "align");
 }
@@ -201,23 +201,15 @@ TEST(values_are_within_their_limits)
 {
     const float bad[] = {0, -1, NAN, INFINITY};
     for (size_t i = 0; i < 4; i++) {
-        s.call.tokens.temperature = bad[i];
-        assert_both_fail(BAD, "temperature");
+        BOTH_FAIL(s.call.tokens.temperature = bad[i], BAD, "temperature");
     }
     s.outputs.saved_bytes = 119;
     assert_forward_fails(BAD, "saved", "119", "120");
-    s.gradients.saved_bytes = 119;
-    assert_backward_fails(BAD, "saved", "119", "120");
-    restore_scenario();
+    BACKWARD_FAILS(s.gradients.saved_bytes = 119, BAD, "saved", "119", "120");
     s.gradients.hidden_grad.stride = 11;
-    s.gradients.hidden_grad.batch_stride = 60;
-    assert_backward_fails(BAD, "hidden", "11");
-    restore_scenario();
-    s.outputs.logprob.stride = 0;
-    assert_forward_fails(BAD, "prob");
-    restore_scenario();
-    s.call.size = s.outputs.size = s.gradients.size = 2;
-    assert_both_fail(BAD, "");
+    BACKWARD_FAILS(s.gradients.hidden_grad.batch_stride = 60, BAD, "hidden", "11");
+    FORWARD_FAILS(s.outputs.logprob.stride = 0, BAD, "prob");
+    BOTH_FAIL(s.call.size = s.outputs.size = s.gradients.size = 2, BAD, "");
 }
 
 TEST(a_head_for_forward_has_no_backward)
@@ -269,8 +261,7 @@ TEST(empty_calls_succeed)
 
 TEST(errors_leave_a_head_that_works)
 {
-    s.call.tokens.temperature = -1;
-    assert_both_fail(BAD, "temperature");
+    BOTH_FAIL(s.call.tokens.temperature = -1, BAD, "temperature");
     check_head(s.head, &s.h);
 }
 

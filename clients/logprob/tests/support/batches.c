@@ -392,6 +392,18 @@ void check_both(bp_logprob *client, batch *b)
     assert_true(b->o.in_place || inputs_are_whole(b));
 }
 
+void check_options(bp_device *device, const batch_options *options, uint32_t kernels, uint32_t threads,
+                   void (*change)(batch *b))
+{
+    batch b = new_batch(options);
+    if (change != NULL)
+        change(&b);
+    bp_logprob *client = new_client(device, &b, kernels, threads);
+    check_both(client, &b);
+    bp_logprob_destroy(&client);
+    free_batch(&b);
+}
+
 bool has_kernels(bp_device *device, const kernels_row *row)
 {
     static bool said;

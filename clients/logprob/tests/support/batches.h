@@ -89,6 +89,9 @@ void run_backward(bp_logprob *client, const batch *b);
 void run_fused(bp_logprob *client, const batch *b);
 /* Poisons the outputs, runs both passes, and compares everything with fp64; asserts. */
 void check_both(bp_logprob *client, batch *b);
+/* With a new batch, which `change` (or NULL) edits first, and a new client. */
+void check_options(bp_device *device, const batch_options *options, uint32_t kernels, uint32_t threads,
+                   void (*change)(batch *b));
 
 /* Kernels of this machine: bit of the config, and name. */
 typedef struct kernels_row {
