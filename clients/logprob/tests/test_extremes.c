@@ -224,34 +224,6 @@ TEST(one_column_is_both)
 
 static const batch_options SMALL = {.batch = 2, .sequence = 9, .columns = 700, .masked = true};
 
-/* A range call between forward and backward disturbs neither; its structs may be reused at once. */
-TEST(ranges_are_in_the_order_of_streams)
-{
-    bp_stream *stream = NULL;
-    batch b = new_batch(&SMALL);
-    view least = new_values(&b, (layout){0}), largest = new_values(&b, (layout){0});
-    bp_logprob *client = new_client(device, &b, BP_KERNELS_PLAIN, 2);
-    assert_ok(bp_stream_create(device, "s", &stream));
-    poison_outputs(&b, POISON);
-    memset(b.logits.memory, 0x11, b.logits.bytes);
-    assert_ok(bp_stream_copy(stream, b.logits.memory, b.original, b.logits.bytes));
-    const bp_logprob_batch call = call_of(&b, whole_shard(&b));
-    const bp_logprob_outputs outputs = outputs_of(&b);
-    assert_ok(bp_logprob_forward(client, &call, &outputs, stream));
-    assert_ok(enqueue_range(client, &b, &least, &largest, stream));
-    assert_ok(bp_stream_synchronize(stream));
-    assert_true(ranges_are_true(&b, &least, &largest));
-    run_forward(client, &b);
-    assert_true(outputs_are_true(&b));
-    run_backward(client, &b);
-    assert_true(gradient_is_true(&b, whole_shard(&b)));
-    bp_logprob_destroy(&client);
-    bp_stream_destroy(&stream);
-    free_view(&least);
-    free_view(&largest);
-    free_batch(&b);
-}
-
 TEST(batches_without_tokens_succeed)
 {
     batch b = new_batch(&SMALL);

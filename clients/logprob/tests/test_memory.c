@@ -195,19 +195,4 @@ TEST(strides_of_0_are_rows_without_gaps)
     }
 }
 
-/* Upstream gradients and targets with stride 0: one value for all. */
-TEST(one_value_may_stand_for_all)
-{
-    FOR_KERNELS(kernels)
-    {
-        batch_options options = {.batch = 3,
-                                 .sequence = 4,
-                                 .columns = 90,
-                                 .with_entropy = true,
-                                 .upstream = {.repeated = true},
-                                 .target = {.repeated = true}};
-        check_options(device, &options, kernels->bit, 0, NULL);
-    }
-}
-
 TESTS(open_host, close_host)

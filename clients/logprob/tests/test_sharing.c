@@ -88,20 +88,6 @@ TEST(one_forward_serves_several_backwards)
     }
 }
 
-/* In place with both upstream gradients: the logits are overwritten while two terms need them. */
-TEST(in_place_has_both_terms)
-{
-    FOR_KERNELS(kernels)
-    {
-        for (int dtype = BP_DTYPE_FP32; dtype <= BP_DTYPE_BF16; dtype++) {
-            batch_options options = BOTH;
-            options.dtype = (bp_dtype)dtype;
-            options.in_place = true;
-            check_options(device, &options, kernels->bit, 2, NULL);
-        }
-    }
-}
-
 /* Saved statistics belong to the caller: another client with the same kernels can use them. */
 TEST(saved_statistics_belong_to_the_caller)
 {
