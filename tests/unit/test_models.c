@@ -149,7 +149,7 @@ static void test_inputs_of_other_sizes(void **state)
     theirs.event = (bp_model_event){.size = offsetof(bp_model_event, bucket), .acquire = 1};
     memset(theirs.bytes + theirs.event.size, 0x55, sizeof theirs.bytes - theirs.event.size);
     assert_ok(bp_model_add_event(model, &theirs.event));
-    const bp_model_event *event = &bp_model_get_info(model)->events[0];
+    const bp_model_event *event = bp_model_get_info(model)->events[0];
     assert_true(event->acquire == 1 && event->bucket == -1 && event->lane == BP_MODEL_EVENT_NO_LANE);
 
     const size_t none = 0;
