@@ -27,20 +27,20 @@ TEST(chunks_dtypes_and_entropies)
         for (size_t c = 0; c < 7; c++)
             for (int variant = 0; variant < 4; variant++)
                 check_head_options(&(head_options){.batch = 2,
-                                              .sequence = 17,
-                                              .hidden = 24,
-                                              .columns = 131,
-                                              .dtype = (bp_dtype)dtype,
-                                              .grad_dtype = variant == 3 ? (bp_dtype)dtype : BP_DTYPE_FP32,
-                                              .chunk = chunks[c],
-                                              .with_entropy = (variant & 1) != 0,
-                                              .without_logprob = variant == 3,
-                                              .masked = variant >= 2,
-                                              .accumulate = variant == 1,
-                                              .temperature = variant == 2 ? 0.6 : 1,
-                                              .outside_in_16 = 2,
-                                              .ignored_in_16 = variant == 3 ? 5 : 0,
-                                              .vocab_start = variant == 1 ? 700 : 0});
+                                                   .sequence = 17,
+                                                   .hidden = 24,
+                                                   .columns = 131,
+                                                   .dtype = (bp_dtype)dtype,
+                                                   .grad_dtype = variant == 3 ? (bp_dtype)dtype : BP_DTYPE_FP32,
+                                                   .chunk = chunks[c],
+                                                   .with_entropy = (variant & 1) != 0,
+                                                   .without_logprob = variant == 3,
+                                                   .masked = variant >= 2,
+                                                   .accumulate = variant == 1,
+                                                   .temperature = variant == 2 ? 0.6 : 1,
+                                                   .outside_in_16 = 2,
+                                                   .ignored_in_16 = variant == 3 ? 5 : 0,
+                                                   .vocab_start = variant == 1 ? 700 : 0});
 }
 
 /* More columns than a kernel tile, and hidden sizes that are not a multiple of a vector. */
@@ -51,12 +51,12 @@ TEST(shapes_may_be_odd)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int dtype = BP_DTYPE_FP32; dtype <= BP_DTYPE_BF16; dtype++)
             check_head_options(&(head_options){.batch = shapes[i][0],
-                                          .sequence = shapes[i][1],
-                                          .hidden = shapes[i][2],
-                                          .columns = shapes[i][3],
-                                          .dtype = (bp_dtype)dtype,
-                                          .chunk = 3,
-                                          .with_entropy = true});
+                                               .sequence = shapes[i][1],
+                                               .hidden = shapes[i][2],
+                                               .columns = shapes[i][3],
+                                               .dtype = (bp_dtype)dtype,
+                                               .chunk = 3,
+                                               .with_entropy = true});
 }
 
 /* Tiles of the vocabulary, of 2048 columns because of the tokens in a chunk or because of the hidden size. */
@@ -66,17 +66,17 @@ TEST(vocabularies_are_tiled)
         const bool many = i % 2 == 0;
         const bp_dtype dtype = (bp_dtype)(BP_DTYPE_FP32 + i % 3);
         check_head_options(&(head_options){.batch = 2,
-                                      .sequence = many ? 1030 : 2,
-                                      .hidden = many ? 8 : 2100,
-                                      .columns = many ? 2060 : 4100,
-                                      .dtype = dtype,
-                                      .grad_dtype = i % 4 < 2 ? dtype : BP_DTYPE_FP32,
-                                      .chunk = many ? 0 : 4,
-                                      .masked = i % 3 != 0,
-                                      .with_entropy = i % 5 < 3,
-                                      .accumulate = i % 4 == 0,
-                                      .weight_at = {.row_gap = i > 2 ? 3 : 0},
-                                      .temperature = 0.8});
+                                           .sequence = many ? 1030 : 2,
+                                           .hidden = many ? 8 : 2100,
+                                           .columns = many ? 2060 : 4100,
+                                           .dtype = dtype,
+                                           .grad_dtype = i % 4 < 2 ? dtype : BP_DTYPE_FP32,
+                                           .chunk = many ? 0 : 4,
+                                           .masked = i % 3 != 0,
+                                           .with_entropy = i % 5 < 3,
+                                           .accumulate = i % 4 == 0,
+                                           .weight_at = {.row_gap = i > 2 ? 3 : 0},
+                                           .temperature = 0.8});
     }
 }
 
@@ -185,14 +185,14 @@ TEST(masked_states_do_not_matter)
 {
     for (int dtype = BP_DTYPE_FP32; dtype <= BP_DTYPE_BF16; dtype++)
         check_head_options(&(head_options){.batch = 2,
-                                      .sequence = 17,
-                                      .hidden = 24,
-                                      .columns = 131,
-                                      .dtype = (bp_dtype)dtype,
-                                      .chunk = 5,
-                                      .with_entropy = true,
-                                      .masked = true,
-                                      .masked_is_nan = true});
+                                           .sequence = 17,
+                                           .hidden = 24,
+                                           .columns = 131,
+                                           .dtype = (bp_dtype)dtype,
+                                           .chunk = 5,
+                                           .with_entropy = true,
+                                           .masked = true,
+                                           .masked_is_nan = true});
 }
 
 TEST(all_tokens_may_be_masked)
