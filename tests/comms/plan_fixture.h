@@ -1,4 +1,4 @@
-/* One plan for all tests of a program: cmocka_run_group_tests(tests, set_up, tear_down). */
+/* One plan for all tests of a program. */
 #ifndef BP_TEST_COMM_PLAN_FIXTURE_H
 #define BP_TEST_COMM_PLAN_FIXTURE_H
 
@@ -19,5 +19,7 @@ static int tear_down(void **state)
     bp_plan_destroy(&plan);
     return 0;
 }
+
+SUITE_WITHIN(set_up, tear_down)
 
 #endif

@@ -1,11 +1,4 @@
 /* Ranks as threads. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +6,7 @@
 #include "devices/cuda.h"
 #include "fakes/cuda/fake_cuda.h"
 #include "fakes/nccl/abi.h"
+#include "support/suite.h"
 #include "team.h"
 
 /* ---- expectations -------------------------------------------------------------------------------------------------- */

@@ -1,11 +1,4 @@
 /* Agreement between ranks before, during and after a registration, without deadlocks. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <string.h>
 
@@ -50,9 +43,8 @@ static bp_status note_bytes(void *user, const void *mine, uint64_t bytes, void *
 }
 
 /* A rank of another version that sends another size would leave the others waiting, or overflow their buffers. */
-static void test_size_of_comparison(void **state)
+TEST(size_of_comparison)
 {
-    (void)state;
     team t;
     uint64_t first = 0;
     bp_comm_callbacks callbacks = {.size = sizeof callbacks, .ranks = 1, .exchange = note_bytes};
@@ -76,9 +68,8 @@ static void expect_mismatch(rank *r, void *user)
     expect(r, r->registration == NULL);
 }
 
-static void test_different_plans(void **state)
+TEST(different_plans)
 {
-    (void)state;
     for (int over_nccl = 0; over_nccl <= 1; over_nccl++)
         for (uint32_t odd = 0; odd < RANKS; odd++) {
             team t;
@@ -114,9 +105,8 @@ static void ask_differently(rank *r, void *user)
     expect(r, r->registration == NULL);
 }
 
-static void test_different_entries(void **state)
+TEST(different_entries)
 {
-    (void)state;
     for (int what = 0; what < DIFFERENCES; what++) {
         team t;
         difference d = {2, what};
@@ -138,9 +128,8 @@ static void one_has_no_such_group(rank *r, void *user)
     expect_words(r, bp_error_detail(), odd ? "gradient" : "rank 1");
 }
 
-static void test_invalid_call_on_one_rank(void **state)
+TEST(invalid_call_on_one_rank)
 {
-    (void)state;
     team t;
     uint32_t odd = 1;
     team_begin(&t, &(team_options){.ranks = RANKS, .plan = plan});
@@ -165,9 +154,8 @@ static void register_elsewhere(rank *r, void *user)
     bp_pool_destroy(&pool);
 }
 
-static void test_pool_on_another_gpu(void **state)
+TEST(pool_on_another_gpu)
 {
-    (void)state;
     for (int on_host = 0; on_host <= 1; on_host++) {
         team t;
         bp_device *host;
@@ -187,9 +175,8 @@ static void register_afterwards(rank *r, void *user)
     expect(r, window_at(r->registration, 0).granted == BP_REGISTER_SYMMETRIC);
 }
 
-static void test_second_try(void **state)
+TEST(second_try)
 {
-    (void)state;
     team t;
     uint32_t odd = 1;
     team_begin(&t, &(team_options){.ranks = RANKS, .plan = plan});
@@ -252,18 +239,16 @@ static void null_windows(const char *nccl, int rank_number, int nth, const bp_re
     }
 }
 
-static void test_null_window_on_one_rank(void **state)
+TEST(null_window_on_one_rank)
 {
-    (void)state;
     const bp_register_kind none[2] = {BP_REGISTER_BUFFER, BP_REGISTER_BUFFER};
     for (int i = 0; i < RANKS; i++)
         null_windows("version=22907", i, 0, none);
     null_windows("version=22705", 1, 0, none);
 }
 
-static void test_null_window_of_one_slab(void **state)
+TEST(null_window_of_one_slab)
 {
-    (void)state;
     /* the first try for the first slab on rank 2 is refused: that slab gets a lesser kind, the other slab the
      * symmetric one */
     team t;
@@ -280,9 +265,8 @@ static void test_null_window_of_one_slab(void **state)
     team_end(&t);
 }
 
-static void test_null_windows_on_all_ranks(void **state)
+TEST(null_windows_on_all_ranks)
 {
-    (void)state;
     const bp_register_kind buffers[2] = {BP_REGISTER_BUFFER, BP_REGISTER_BUFFER};
     null_windows("version=23007", -1, 0, buffers);
     null_windows("version=22809", -1, 0, buffers);
@@ -307,9 +291,8 @@ static void register_with_refusal(rank *r, void *user)
     expect_words(r, bp_error_detail(), r->number == f->rank ? "ncclCommWindowRegister" : word);
 }
 
-static void test_error_on_one_rank(void **state)
+TEST(error_on_one_rank)
 {
-    (void)state;
     for (uint32_t i = 0; i < RANKS; i++)
         for (unsigned nth = 1; nth <= 2; nth++)
             for (int over_nccl = 0; over_nccl <= 1; over_nccl++) {
@@ -336,9 +319,8 @@ static void register_buffers_and_fail(rank *r, void *user)
     expect_words(r, bp_error_detail(), r->number == 1 ? "ncclCommRegister" : "rank 1");
 }
 
-static void test_buffer_error(void **state)
+TEST(buffer_error)
 {
-    (void)state;
     team t;
     team_begin(&t, &(team_options){.ranks = RANKS, .plan = plan});
     fake_nccl_fail("ncclCommRegister", 2, 1, 3);
@@ -348,18 +330,4 @@ static void test_buffer_error(void **state)
     team_end(&t);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_different_plans),
-                                       cmocka_unit_test(test_different_entries),
-                                       cmocka_unit_test(test_size_of_comparison),
-                                       cmocka_unit_test(test_pool_on_another_gpu),
-                                       cmocka_unit_test(test_invalid_call_on_one_rank),
-                                       cmocka_unit_test(test_second_try),
-                                       cmocka_unit_test(test_null_window_on_one_rank),
-                                       cmocka_unit_test(test_null_window_of_one_slab),
-                                       cmocka_unit_test(test_null_windows_on_all_ranks),
-                                       cmocka_unit_test(test_error_on_one_rank),
-                                       cmocka_unit_test(test_buffer_error)};
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+SUITE_WITHIN(set_up, tear_down)

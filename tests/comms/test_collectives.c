@@ -1,11 +1,4 @@
 /* Exchanges and collectives of NCCL communicators against a serial reference. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/comm_ops.h>
 
 #include <stdlib.h>
@@ -59,9 +52,8 @@ static void exchange_sizes(rank *r, void *user)
     }
 }
 
-static void test_exchanges(void **state)
+TEST(exchanges)
 {
-    (void)state;
     on_teams(exchange_sizes, NULL);
 }
 
@@ -117,9 +109,8 @@ static void gather_all(rank *r, void *user)
     }
 }
 
-static void test_all_gather(void **state)
+TEST(all_gather)
 {
-    (void)state;
     on_teams(gather_all, NULL);
 }
 
@@ -146,16 +137,14 @@ static void reduce_all(rank *r, void *user)
         }
 }
 
-static void test_all_reduce(void **state)
+TEST(all_reduce)
 {
-    (void)state;
     on_teams(reduce_all, NULL);
 }
 
-static void test_all_reduce_in_place(void **state)
+TEST(all_reduce_in_place)
 {
     int in_place = 1;
-    (void)state;
     on_teams(reduce_all, &in_place);
 }
 
@@ -176,9 +165,8 @@ static void scatter_all(rank *r, void *user)
         }
 }
 
-static void test_reduce_scatter(void **state)
+TEST(reduce_scatter)
 {
-    (void)state;
     on_teams(scatter_all, NULL);
 }
 
@@ -195,9 +183,8 @@ static void order_work(rank *r, void *user)
     close_buffers(r, &b);
 }
 
-static void test_stream_order(void **state)
+TEST(stream_order)
 {
-    (void)state;
     on_teams(order_work, NULL);
 }
 
@@ -232,9 +219,8 @@ static void replay_captured(rank *r, void *user)
     close_buffers(r, &b);
 }
 
-static void test_captured_collectives(void **state)
+TEST(captured_collectives)
 {
-    (void)state;
     on_teams(replay_captured, NULL);
 }
 
@@ -289,9 +275,8 @@ static void refuse_to_be_captured(rank *r, void *user)
     bp_comm_destroy(&comm);
 }
 
-static void test_capture_of_blocking_collectives(void **state)
+TEST(capture_of_blocking_collectives)
 {
-    (void)state;
     team t;
     team_begin(&t, &(team_options){.ranks = 1});
     team_run(&t, refuse_to_be_captured, NULL);
@@ -313,9 +298,8 @@ static void refuse_bad_input(rank *r, void *user)
     expect(r, fake_nccl_calls("ncclAllReduce") + fake_nccl_calls("ncclAllGather") == before);
 }
 
-static void test_bad_input(void **state)
+TEST(bad_input)
 {
-    (void)state;
     team t;
     team_begin(&t, &(team_options){.ranks = 1});
     team_run(&t, refuse_bad_input, NULL);
@@ -323,9 +307,8 @@ static void test_bad_input(void **state)
 }
 
 /* A stream of another device than the communicator's is refused. */
-static void test_stream_of_another_device(void **state)
+TEST(stream_of_another_device)
 {
-    (void)state;
     team t;
     char memory[16] = "";
     team_begin(&t, &(team_options){.ranks = 2});
@@ -350,9 +333,8 @@ static void gather_into_slab(rank *r, void *user)
 }
 
 /* On the emulation only: it applies NCCL's conditions, and shows that the windows cover the pool's memory. */
-static void test_all_gathers_in_windows(void **state)
+TEST(all_gathers_in_windows)
 {
-    (void)state;
     const struct {
         const char *nccl;
         bool symmetric, registered;
@@ -376,20 +358,4 @@ static void test_all_gathers_in_windows(void **state)
         team_end(&t);
     }
     bp_plan_destroy(&plan);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_exchanges),
-                                       cmocka_unit_test(test_all_gather),
-                                       cmocka_unit_test(test_all_reduce),
-                                       cmocka_unit_test(test_all_reduce_in_place),
-                                       cmocka_unit_test(test_reduce_scatter),
-                                       cmocka_unit_test(test_stream_order),
-                                       cmocka_unit_test(test_captured_collectives),
-                                       cmocka_unit_test(test_capture_of_blocking_collectives),
-                                       cmocka_unit_test(test_bad_input),
-                                       cmocka_unit_test(test_stream_of_another_device),
-                                       cmocka_unit_test(test_all_gathers_in_windows)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

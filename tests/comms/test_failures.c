@@ -1,12 +1,5 @@
 /* Each call of NCCL and of the driver fails in turn during a registration: all ranks return the same, and everything
  * is undone. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <string.h>
 
 #include "fakes/cuda/fake_cuda.h"
@@ -80,9 +73,8 @@ static void fail_each_nccl_call(const char *function, bp_register_kind kind, uin
     assert_true(failures >= 2); /* one for each slab */
 }
 
-static void test_failing_nccl_calls(void **state)
+TEST(failing_nccl_calls)
 {
-    (void)state;
     for (uint32_t ranks = 1; ranks <= 3; ranks++) {
         fail_each_nccl_call(NULL, BP_REGISTER_BUFFER, ranks, 0);
         fail_each_nccl_call(NULL, BP_REGISTER_SYMMETRIC, ranks, 0);
@@ -90,9 +82,8 @@ static void test_failing_nccl_calls(void **state)
 }
 
 /* Without a control communicator, a collective that fails on one rank fails the exchange on all. */
-static void test_failing_nccl_calls_without_control(void **state)
+TEST(failing_nccl_calls_without_control)
 {
-    (void)state;
     for (uint32_t ranks = 1; ranks <= 3; ranks++) {
         fail_each_nccl_call("ncclCommRegister", BP_REGISTER_BUFFER, ranks, 1);
         fail_each_nccl_call("ncclCommWindowRegister", BP_REGISTER_SYMMETRIC, ranks, 1);
@@ -101,9 +92,8 @@ static void test_failing_nccl_calls_without_control(void **state)
 }
 
 /* A failed deregistration cannot be reported; the other windows are still deregistered. */
-static void test_failing_deregistrations(void **state)
+TEST(failing_deregistrations)
 {
-    (void)state;
     const bp_register_kind kinds[] = {BP_REGISTER_BUFFER, BP_REGISTER_SYMMETRIC};
     for (int k = 0; k < 2; k++)
         for (unsigned nth = 1; nth <= 2; nth++) {
@@ -173,16 +163,14 @@ static void fail_driver(uint32_t ranks, int over_nccl, unsigned least)
     assert_true(failures >= least);
 }
 
-static void test_failing_driver_calls(void **state)
+TEST(failing_driver_calls)
 {
-    (void)state;
     fail_driver(1, 0, 1);
     fail_driver(2, 0, 1);
 }
 
-static void test_failing_driver_calls_without_control(void **state)
+TEST(failing_driver_calls_without_control)
 {
-    (void)state;
     fail_driver(1, 1, 2);
 }
 
@@ -220,18 +208,16 @@ static void fail_in_the_end(const char *function, bool for_good)
         }
 }
 
-static void test_driver_fails_while_registrations_end(void **state)
+TEST(driver_fails_while_registrations_end)
 {
-    (void)state;
     for (size_t i = 0; fake_cuda_function(i) != NULL; i++)
         if (!is_undoing(fake_cuda_function(i)) &&
             strcmp(fake_cuda_function(i), "cuCtxGetCurrent") != 0) /* of team_run */
             fail_in_the_end(fake_cuda_function(i), false);
 }
 
-static void test_driver_fails_for_good_while_registrations_end(void **state)
+TEST(driver_fails_for_good_while_registrations_end)
 {
-    (void)state;
     fail_in_the_end("cuCtxPushCurrent", true);
     fail_in_the_end("cuStreamSynchronize", true);
 }
@@ -252,9 +238,8 @@ static void register_with_broken_exchange(rank *r, void *user)
 }
 
 /* Without exchanges ranks cannot agree: each returns an error and undoes its own registrations. */
-static void test_failing_exchanges(void **state)
+TEST(failing_exchanges)
 {
-    (void)state;
     for (unsigned nth = 1;; nth++) {
         team t;
         broken_exchange b = {.nth = nth, .a = {.kind = BP_REGISTER_SYMMETRIC, .function = ""}};
@@ -267,17 +252,4 @@ static void test_failing_exchanges(void **state)
             break;
         assert_true(nth < 100);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_failing_nccl_calls),
-                                       cmocka_unit_test(test_failing_nccl_calls_without_control),
-                                       cmocka_unit_test(test_failing_deregistrations),
-                                       cmocka_unit_test(test_failing_exchanges),
-                                       cmocka_unit_test(test_failing_driver_calls),
-                                       cmocka_unit_test(test_failing_driver_calls_without_control),
-                                       cmocka_unit_test(test_driver_fails_while_registrations_end),
-                                       cmocka_unit_test(test_driver_fails_for_good_while_registrations_end)};
-    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

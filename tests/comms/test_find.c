@@ -1,12 +1,5 @@
 /* Finding the loaded copy of NCCL. Each case runs in a separate process, as this program is not linked with NCCL.
  * Arguments: the folders of the emulation's copies: the newest, 2.19, 2.18. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -15,6 +8,7 @@
 #include <unistd.h>
 
 #include "comms/nccl.h"
+#include "support/suite.h"
 
 enum { NEWEST, V2_19, V2_18, FOLDERS };
 static const char *folders[FOLDERS];
@@ -112,9 +106,8 @@ static void assert_in_child(bool (*holds)(void))
 }
 
 #define IN_CHILD(name)                                                                                                 \
-    static void test_##name(void **state)                                                                              \
+    TEST(name)                                                                                                         \
     {                                                                                                                  \
-        (void)state;                                                                                                   \
         assert_in_child(name);                                                                                         \
     }
 
@@ -134,10 +127,5 @@ int main(int count, char **arguments)
     }
     for (int i = 0; i < FOLDERS; i++)
         folders[i] = arguments[i + 1];
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_none_is_loaded),       cmocka_unit_test(test_too_old),
-        cmocka_unit_test(test_without_windows),      cmocka_unit_test(test_with_windows),
-        cmocka_unit_test(test_loaded_for_everybody), cmocka_unit_test(test_loaded_twice_is_one_copy),
-        cmocka_unit_test(test_several_copies)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_suite();
 }

@@ -1,11 +1,4 @@
 /* Nonblocking communicators of NCCL: their calls return "in progress" and finish later, even during an abort. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <pthread.h>
 #include <time.h>
 
@@ -93,9 +86,8 @@ static void begin(team *t, bp_comm *control, int each, bp_comm **comm)
     polled = 0;
 }
 
-static void test_calls_in_progress(void **state)
+TEST(calls_in_progress)
 {
-    (void)state;
     team t;
     bp_comm *comm;
     bp_registration *registration;
@@ -128,9 +120,8 @@ static void *abort_it(void *argument)
     return bp_comm_abort(argument) == BP_OK ? NULL : argument;
 }
 
-static void test_calls_of_destroyed_communicators(void **state)
+TEST(calls_of_destroyed_communicators)
 {
-    (void)state;
     for (int i = 0; i < 20; i++) {
         team t;
         bp_comm *comm;
@@ -150,9 +141,8 @@ static void test_calls_of_destroyed_communicators(void **state)
 }
 
 /* NCCL writes a late window handle to memory that still exists. */
-static void test_late_window(void **state)
+TEST(late_window)
 {
-    (void)state;
     team t;
     bp_comm *self, *comm;
     bp_registration *registration = NULL;
@@ -174,14 +164,4 @@ static void test_late_window(void **state)
     bp_comm_destroy(&comm);
     bp_comm_destroy(&self);
     team_end(&t);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls_in_progress),
-        cmocka_unit_test(test_calls_of_destroyed_communicators),
-        cmocka_unit_test(test_late_window),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,11 +1,4 @@
 /* Destruction of registrations, pools, communicators and devices in any order, and registrations that are refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/capture.h>
 #include <bucketpool/cuda.h>
 
@@ -46,9 +39,8 @@ static void end_pool(rank *r, void *user)
     bp_pool_destroy(&r->pool);
 }
 
-static void test_pool_destroyed_first(void **state)
+TEST(pool_destroyed_first)
 {
-    (void)state;
     for
         EACH_KIND(k)
         {
@@ -74,9 +66,8 @@ static void end_registration(rank *r, void *user)
     bp_registration_destroy(&r->registration);
 }
 
-static void test_registration_destroyed_first(void **state)
+TEST(registration_destroyed_first)
 {
-    (void)state;
     for
         EACH_KIND(k)
         {
@@ -98,9 +89,8 @@ static void end_references(rank *r, void *user)
     expect(r, r->seat.destroys == 0);
 }
 
-static void test_references_of_registrations(void **state)
+TEST(references_of_registrations)
 {
-    (void)state;
     for
         EACH_KIND(k)
         {
@@ -123,9 +113,8 @@ static void abort_comm(rank *r, void *user)
     r->nccl = NULL;
 }
 
-static void test_windows_of_aborted_communicators(void **state)
+TEST(windows_of_aborted_communicators)
 {
-    (void)state;
     for
         EACH_KIND(k)
         {
@@ -146,9 +135,8 @@ static void forget_comm(rank *r, void *user)
     bp_comm_forget(r->comm);
 }
 
-static void test_forgotten_communicators(void **state)
+TEST(forgotten_communicators)
 {
-    (void)state;
     for (int pool_first = 0; pool_first <= 1; pool_first++)
         for
             EACH_KIND(k)
@@ -170,9 +158,8 @@ static void register_aborted(rank *r, void *user)
     expect_fails(r, register_all(r, BP_REGISTER_SYMMETRIC), BP_ERR_INVALID_ARGUMENT, "was aborted");
 }
 
-static void test_registration_with_aborted_communicator(void **state)
+TEST(registration_with_aborted_communicator)
 {
-    (void)state;
     team t;
     team_begin(&t, &(team_options){.ranks = 2, .plan = plan});
     team_run(&t, abort_comm, NULL);
@@ -198,9 +185,8 @@ static void register_twice(rank *r, void *user)
     expect(r, second == NULL);
 }
 
-static void test_repeated_registration(void **state)
+TEST(repeated_registration)
 {
-    (void)state;
     team t;
     team_begin(&t, &(team_options){.ranks = 2, .plan = plan});
     team_run(&t, register_twice, NULL);
@@ -215,9 +201,8 @@ static void register_sealed(rank *r, void *user)
     expect_fails(r, register_all(r, BP_REGISTER_SYMMETRIC), BP_ERR_SCHEDULE, "seal");
 }
 
-static void test_sealed_pool(void **state)
+TEST(sealed_pool)
 {
-    (void)state;
     team t;
     team_begin(&t, &(team_options){.ranks = 2, .plan = plan});
     team_run(&t, register_sealed, NULL);
@@ -241,9 +226,8 @@ static void register_in_capture(rank *r, void *user)
     expect_ok(r, register_all(r, BP_REGISTER_SYMMETRIC));
 }
 
-static void test_capture(void **state)
+TEST(capture)
 {
-    (void)state;
     team t;
     team_begin(&t, &(team_options){.ranks = 1, .plan = plan});
     team_run(&t, register_in_capture, NULL);
@@ -266,9 +250,8 @@ static void register_beside_capture(rank *r, void *user)
     bp_capture_destroy(&capture);
 }
 
-static void test_capture_on_one_rank(void **state)
+TEST(capture_on_one_rank)
 {
-    (void)state;
     team t;
     team_begin(&t, &(team_options){.ranks = 3, .plan = plan});
     team_run(&t, register_beside_capture, NULL);
@@ -286,9 +269,8 @@ static void register_beside_sealed(rank *r, void *user)
     expect_words(r, bp_error_detail(), r->number == 1 ? "seal" : "rank 1");
 }
 
-static void test_sealed_pool_on_one_rank(void **state)
+TEST(sealed_pool_on_one_rank)
 {
-    (void)state;
     team t;
     team_begin(&t, &(team_options){.ranks = 3, .plan = plan});
     team_run(&t, register_beside_sealed, NULL);
@@ -319,9 +301,8 @@ static void with_another_device(rank *r, void *user)
     driver.cuDevicePrimaryCtxRelease(device);
 }
 
-static void test_current_device(void **state)
+TEST(current_device)
 {
-    (void)state;
     for
         EACH_KIND(k)
         {
@@ -349,9 +330,8 @@ static void register_two_pools(rank *r, void *user)
     bp_registration_destroy(&registration);
 }
 
-static void test_two_pools(void **state)
+TEST(two_pools)
 {
-    (void)state;
     team t;
     team_begin(&t, &(team_options){.ranks = 2, .plan = plan});
     team_run(&t, register_two_pools, NULL);
@@ -402,9 +382,8 @@ static void register_with_second(rank *r, void *user)
     driver.cuDevicePrimaryCtxRelease((int)r->number);
 }
 
-static void test_two_communicators(void **state)
+TEST(two_communicators)
 {
-    (void)state;
     team t;
     second_clique clique;
     team_begin(&t, &(team_options){.ranks = 2, .plan = plan});
@@ -416,9 +395,8 @@ static void test_two_communicators(void **state)
 }
 
 /* All ranks on one GPU, which NCCL 2.30 allows. */
-static void test_shared_device(void **state)
+TEST(shared_device)
 {
-    (void)state;
     for
         EACH_KIND(k)
         {
@@ -428,24 +406,4 @@ static void test_shared_device(void **state)
             team_run(&t, register_now, &kind);
             team_end(&t);
         }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pool_destroyed_first),
-                                       cmocka_unit_test(test_registration_destroyed_first),
-                                       cmocka_unit_test(test_references_of_registrations),
-                                       cmocka_unit_test(test_windows_of_aborted_communicators),
-                                       cmocka_unit_test(test_forgotten_communicators),
-                                       cmocka_unit_test(test_registration_with_aborted_communicator),
-                                       cmocka_unit_test(test_repeated_registration),
-                                       cmocka_unit_test(test_sealed_pool),
-                                       cmocka_unit_test(test_capture),
-                                       cmocka_unit_test(test_current_device),
-                                       cmocka_unit_test(test_two_pools),
-                                       cmocka_unit_test(test_two_communicators),
-                                       cmocka_unit_test(test_shared_device),
-                                       cmocka_unit_test(test_sealed_pool_on_one_rank),
-                                       cmocka_unit_test(test_capture_on_one_rank)};
-    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -1,11 +1,4 @@
 /* Kinds granted by each version of NCCL, and their windows and reports. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,9 +59,8 @@ static void assert_granted(const char *nccl, bp_register_kind asked, int32_t exa
     }
 }
 
-static void test_kinds_of_versions(void **state)
+TEST(kinds_of_versions)
 {
-    (void)state;
     const struct {
         const char *version;
         bp_register_kind best;
@@ -81,9 +73,8 @@ static void test_kinds_of_versions(void **state)
                            asked < (int)rows[i].best ? (bp_register_kind)asked : rows[i].best);
 }
 
-static void test_exact_kinds(void **state)
+TEST(exact_kinds)
 {
-    (void)state;
     assert_granted("version=21903", BP_REGISTER_WINDOW, 1, BP_REGISTER_NONE);
     assert_granted("version=21903", BP_REGISTER_BUFFER, 1, BP_REGISTER_BUFFER);
     assert_granted("version=22907", BP_REGISTER_SYMMETRIC, 1, BP_REGISTER_SYMMETRIC);
@@ -91,16 +82,14 @@ static void test_exact_kinds(void **state)
 }
 
 /* From 2.29 NCCL returns NULL windows for GPUs without peer access; buffers still work. */
-static void test_buffers_instead_of_null_windows(void **state)
+TEST(buffers_instead_of_null_windows)
 {
-    (void)state;
     assert_granted("version=22907,symmetric=0", BP_REGISTER_SYMMETRIC, 0, BP_REGISTER_BUFFER);
     assert_granted("version=23007,symmetric=0", BP_REGISTER_WINDOW, 0, BP_REGISTER_BUFFER);
 }
 
-static void test_no_kind(void **state)
+TEST(no_kind)
 {
-    (void)state;
     assert_granted("version=23007", BP_REGISTER_NONE, 0, BP_REGISTER_NONE);
     assert_int_equal(fake_nccl_calls("ncclCommWindowRegister"), 0);
 }
@@ -113,9 +102,8 @@ static void register_symmetric(rank *r, void *user)
 
 /* ---- calls of NCCL ------------------------------------------------------------------------------------------------- */
 
-static void test_window_for_each_slab(void **state)
+TEST(window_for_each_slab)
 {
-    (void)state;
     team t;
     team_begin(&t, &(team_options){.ranks = 2, .nccl = "version=23007", .plan = plan});
     team_run(&t, register_symmetric, NULL);
@@ -143,9 +131,8 @@ static void unregister_all(rank *r, void *user)
     bp_registration_destroy(NULL);
 }
 
-static void test_deregistration_order(void **state)
+TEST(deregistration_order)
 {
-    (void)state;
     const bp_register_kind kinds[] = {BP_REGISTER_BUFFER, BP_REGISTER_SYMMETRIC};
     for (size_t k = 0; k < 2; k++) {
         team t;
@@ -178,9 +165,8 @@ static void register_group(rank *r, void *user)
     expect(r, strcmp(slab.group, user) == 0);
 }
 
-static void test_single_group(void **state)
+TEST(single_group)
 {
-    (void)state;
     char groups[][8] = {"param", "grad"};
     for (int i = 0; i < 2; i++) {
         team t;
@@ -199,9 +185,8 @@ static void register_unknown_group(rank *r, void *user)
     expect(r, r->registration == NULL);
 }
 
-static void test_unknown_group(void **state)
+TEST(unknown_group)
 {
-    (void)state;
     team t;
     team_begin(&t, &(team_options){.ranks = 2, .plan = plan});
     team_run(&t, register_unknown_group, NULL);
@@ -239,9 +224,8 @@ static void register_with_two(rank *r, void *user)
     bp_comm_destroy(&self);
 }
 
-static void test_several_communicators(void **state)
+TEST(several_communicators)
 {
-    (void)state;
     team t;
     team_begin(&t, &(team_options){.ranks = 2, .nccl = "version=22809", .plan = plan});
     team_run(&t, register_with_two, NULL);
@@ -254,9 +238,8 @@ static void test_several_communicators(void **state)
 
 /* ---- communicators without registration ---------------------------------------------------------------------------- */
 
-static void test_communicators_without_registration(void **state)
+TEST(communicators_without_registration)
 {
-    (void)state;
     bp_device *host = new_host();
     bp_pool *pool = NULL;
     bp_comm *self = NULL;
@@ -281,9 +264,8 @@ static void test_communicators_without_registration(void **state)
     bp_device_destroy(&host);
 }
 
-static void test_bad_input(void **state)
+TEST(bad_input)
 {
-    (void)state;
     team t;
     team_begin(&t, &(team_options){.ranks = 1, .plan = plan});
     rank *r = &t.ranks[0];
@@ -306,20 +288,4 @@ static void test_bad_input(void **state)
     fake_nccl_count(&counts);
     assert_int_equal(counts.window_calls + counts.buffer_calls, 0);
     team_end(&t);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_kinds_of_versions),
-                                       cmocka_unit_test(test_exact_kinds),
-                                       cmocka_unit_test(test_buffers_instead_of_null_windows),
-                                       cmocka_unit_test(test_no_kind),
-                                       cmocka_unit_test(test_window_for_each_slab),
-                                       cmocka_unit_test(test_deregistration_order),
-                                       cmocka_unit_test(test_single_group),
-                                       cmocka_unit_test(test_unknown_group),
-                                       cmocka_unit_test(test_several_communicators),
-                                       cmocka_unit_test(test_communicators_without_registration),
-                                       cmocka_unit_test(test_bad_input)};
-    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

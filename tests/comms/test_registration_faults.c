@@ -1,12 +1,5 @@
 /* A registration fails on one rank at each point in turn: all ranks return the same error, which names the rank,
  * nothing stays registered, and a second try succeeds. Linked with -Wl,--wrap of the allocation functions. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -237,9 +230,8 @@ static bp_registration_window window_of(const bp_registration *r, size_t index)
 
 /* ---- tests ---------------------------------------------------------------------------------------------------------- */
 
-static void test_order(void **state)
+TEST(order)
 {
-    (void)state;
     fixture *s = new_line(RANKS);
     s->entries[0][0].traffic = s->entries[1][0].traffic = s->entries[2][0].traffic = BP_TRAFFIC_FLOAT_AVG;
     create(s);
@@ -271,9 +263,8 @@ static void test_order(void **state)
     close_fixture(s);
 }
 
-static void test_report(void **state)
+TEST(report)
 {
-    (void)state;
     fixture *s = new_line(2);
     s->ends[0][1].refused = 1u << BP_REGISTER_SYMMETRIC;
     create(s);
@@ -296,9 +287,8 @@ static void test_report(void **state)
     close_fixture(s);
 }
 
-static void test_refusals(void **state)
+TEST(refusals)
 {
-    (void)state;
     static const struct {
         uint32_t refused;
         int32_t exact;
@@ -333,9 +323,8 @@ static void test_refusals(void **state)
 }
 
 /* Providers without registration are not an error. */
-static void test_provider_without_registration(void **state)
+TEST(provider_without_registration)
 {
-    (void)state;
     fixture *s = new_line(2);
     for (uint32_t i = 0; i < 2; i++) {
         bp_comm_destroy(&s->handles[0][i]);
@@ -354,9 +343,8 @@ static void test_provider_without_registration(void **state)
     close_fixture(s);
 }
 
-static void test_failures(void **state)
+TEST(failures)
 {
-    (void)state;
     for (uint32_t where = 0; where < RANKS; where++)
         for (int nth = 1; nth <= 3; nth++) {
             fixture *s = new_line(RANKS);
@@ -376,9 +364,8 @@ static void test_failures(void **state)
 }
 
 /* A failure in one row of a grid reaches all rows and columns. */
-static void test_grid(void **state)
+TEST(grid)
 {
-    (void)state;
     for (uint32_t comm = 0; comm < 2; comm++)
         for (uint32_t where = 0; where < 4; where++)
             for (int nth = 1; nth <= 2 - (int)comm; nth++) {
@@ -395,9 +382,8 @@ static void test_grid(void **state)
             }
 }
 
-static void test_allocations(void **state)
+TEST(allocations)
 {
-    (void)state;
     int failed = 0;
     for (int nth = 0;; nth++) {
         fixture *s = new_line(RANKS);
@@ -418,9 +404,8 @@ static void test_allocations(void **state)
     assert_true(failed > 8);
 }
 
-static void test_mismatches(void **state)
+TEST(mismatches)
 {
-    (void)state;
     for (int what = 0; what < 6; what++) {
         fixture *s = new_line(RANKS);
         const char *word = "";
@@ -467,9 +452,8 @@ static void test_mismatches(void **state)
 }
 
 /* Local errors are reported to all ranks before anything is registered. */
-static void test_local_errors(void **state)
+TEST(local_errors)
 {
-    (void)state;
     for (int what = 0; what < 3; what++) {
         fixture *s = new_line(RANKS);
         const char *word = "no slab of group \"nothing\"";
@@ -494,9 +478,8 @@ static void test_local_errors(void **state)
     }
 }
 
-static void test_repeated_registration(void **state)
+TEST(repeated_registration)
 {
-    (void)state;
     fixture *s = new_line(2);
     bp_registration *first[2];
     create(s);
@@ -520,9 +503,8 @@ static void test_repeated_registration(void **state)
 }
 
 /* When the exchange itself fails, the others cannot be informed; but nothing hangs, crashes or stays registered. */
-static void test_broken_exchange(void **state)
+TEST(broken_exchange)
 {
-    (void)state;
     for (int nth = 1; nth <= 12; nth++) {
         fixture *s = new_line(1);
         s->ends[0][0].exchange_fails_at = nth;
@@ -539,9 +521,8 @@ static void test_broken_exchange(void **state)
 
 /* ---- destruction ---------------------------------------------------------------------------------------------------- */
 
-static void test_pool_destroyed_first(void **state)
+TEST(pool_destroyed_first)
 {
-    (void)state;
     fixture *s = new_line(2);
     create(s);
     assert_created(s);
@@ -568,9 +549,8 @@ static void test_pool_destroyed_first(void **state)
 }
 
 /* A pool that is being captured cannot detach the registration, which then ends with the pool. */
-static void test_destroyed_in_a_capture(void **state)
+TEST(destroyed_in_a_capture)
 {
-    (void)state;
     fixture *s = new_line(1);
     bp_capture *capture = NULL;
     create(s);
@@ -589,9 +569,8 @@ static void test_destroyed_in_a_capture(void **state)
     close_fixture(s);
 }
 
-static void test_aborted_communicator(void **state)
+TEST(aborted_communicator)
 {
-    (void)state;
     for (int forgotten = 0; forgotten < 2; forgotten++) {
         fixture *s = new_line(2);
         create(s);
@@ -633,9 +612,8 @@ static void reattach_work(void *user, uint32_t i)
     snprintf(s->detail[i], sizeof s->detail[i], "%s", bp_error_detail());
 }
 
-static void test_remapped_slabs(void **state)
+TEST(remapped_slabs)
 {
-    (void)state;
     fixture *s = new_line(RANKS);
     create(s);
     assert_created(s);
@@ -660,26 +638,4 @@ static void test_remapped_slabs(void **state)
     assert_non_null(strstr(window_of(s->made[1], 0).because, "was aborted"));
     destroy(s);
     close_fixture(s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_report),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_provider_without_registration),
-        cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_grid),
-        cmocka_unit_test(test_allocations),
-        cmocka_unit_test(test_mismatches),
-        cmocka_unit_test(test_local_errors),
-        cmocka_unit_test(test_repeated_registration),
-        cmocka_unit_test(test_broken_exchange),
-        cmocka_unit_test(test_pool_destroyed_first),
-        cmocka_unit_test(test_destroyed_in_a_capture),
-        cmocka_unit_test(test_aborted_communicator),
-        cmocka_unit_test(test_remapped_slabs),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,4 @@
 /* Communicators of one rank and of callbacks: results, forwarded arguments, and invalid input. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/comm_ops.h>
 #include <bucketpool/core/fail.h>
 
@@ -15,9 +8,11 @@
 #include <time.h>
 
 #include "comms/registration.h"
+#include "core/fail.h"
 #include "numbers.h"
 #include "support/exchange.h"
 #include "support/scenarios.h"
+#include "support/suite.h"
 
 #define COUNT 1000
 
@@ -49,9 +44,8 @@ static bp_comm *new_self(void)
 
 /* ---- one rank ------------------------------------------------------------------------------------------------------ */
 
-static void test_self_rank(void **state)
+TEST(self_rank)
 {
-    (void)state;
     bp_comm *comm = new_self();
     assert_int_equal(bp_comm_get_info(comm)->rank, 0);
     assert_int_equal(bp_comm_get_info(comm)->ranks, 1);
@@ -62,9 +56,8 @@ static void test_self_rank(void **state)
     bp_comm_destroy(NULL);
 }
 
-static void test_self_exchange(void **state)
+TEST(self_exchange)
 {
-    (void)state;
     bp_comm *comm = new_self();
     const char mine[] = "forty-two";
     char all[sizeof mine] = "";
@@ -74,9 +67,8 @@ static void test_self_exchange(void **state)
     bp_comm_destroy(&comm);
 }
 
-static void test_self_collectives(void **state)
+TEST(self_collectives)
 {
-    (void)state;
     bp_comm *comm = new_self();
     for (size_t d = 0; d < SERVED_COUNT; d++)
         for (int op = BP_REDUCE_SUM; op <= BP_REDUCE_MIN; op++) {
@@ -99,9 +91,8 @@ static void test_self_collectives(void **state)
     bp_comm_destroy(&comm);
 }
 
-static void test_self_in_place_and_empty(void **state)
+TEST(self_in_place_and_empty)
 {
-    (void)state;
     bp_comm *comm = new_self();
     float numbers[4] = {1, 2, 3, 4};
     assert_ok(bp_comm_all_gather(comm, numbers, numbers, sizeof numbers, stream));
@@ -123,9 +114,8 @@ static void wait_for_flag(void *flag)
 }
 
 /* A collective runs after the earlier work of its stream. */
-static void test_self_stream_order(void **state)
+TEST(self_stream_order)
 {
-    (void)state;
     bp_comm *comm = new_self();
     int from = 0, to = 0;
     assert_ok(bp_stream_call(stream, wait_for_flag, &from));
@@ -137,9 +127,8 @@ static void test_self_stream_order(void **state)
 
 /* ---- invalid input ------------------------------------------------------------------------------------------------- */
 
-static void test_bad_input(void **state)
+TEST(bad_input)
 {
-    (void)state;
     bp_comm *comm = new_self();
     char memory[16] = "";
     assert_fails(bp_comm_create_self(NULL), BP_ERR_INVALID_ARGUMENT, "");
@@ -158,9 +147,8 @@ static void test_bad_input(void **state)
     bp_comm_destroy(&comm);
 }
 
-static void test_unsupported_dtypes(void **state)
+TEST(unsupported_dtypes)
 {
-    (void)state;
     bp_comm *comm = new_self();
     const bp_dtype others[] = {BP_DTYPE_FP64, BP_DTYPE_FP8_E4M3, BP_DTYPE_UINT4, BP_DTYPE_BOOL, BP_DTYPE_COMPLEX64};
     char memory[16] = "";
@@ -174,9 +162,8 @@ static void test_unsupported_dtypes(void **state)
 }
 
 /* Sizes whose sum over all ranks exceeds 64 bits never reach a provider. */
-static void test_size_overflow(void **state)
+TEST(size_overflow)
 {
-    (void)state;
     bp_comm *comm = new_self();
     char memory[16] = "";
     assert_fails(bp_comm_all_reduce(comm, memory, memory, UINT64_MAX / 2, BP_DTYPE_INT64, BP_REDUCE_SUM, stream),
@@ -186,9 +173,8 @@ static void test_size_overflow(void **state)
     bp_comm_destroy(&comm);
 }
 
-static void test_incomplete_callbacks(void **state)
+TEST(incomplete_callbacks)
 {
-    (void)state;
     exchange_room room;
     exchange_begin(&room, 2);
     exchange_seat seat = {.room = &room};
@@ -284,9 +270,8 @@ static bp_comm *new_recorded(recorder *r, const char *name)
     return comm;
 }
 
-static void test_callback_arguments(void **state)
+TEST(callback_arguments)
 {
-    (void)state;
     recorder r;
     char name[] = "data parallel", from[64] = "", to[64] = "";
     bp_comm *comm = new_recorded(&r, name);
@@ -307,18 +292,16 @@ static void test_callback_arguments(void **state)
     assert_int_equal(r.aborts, 0);
 }
 
-static void test_default_name(void **state)
+TEST(default_name)
 {
-    (void)state;
     recorder r;
     bp_comm *comm = new_recorded(&r, NULL);
     assert_string_equal(bp_comm_get_info(comm)->name, "callback");
     bp_comm_destroy(&comm);
 }
 
-static void test_callback_results(void **state)
+TEST(callback_results)
 {
-    (void)state;
     recorder r;
     char memory[64] = "";
     bp_comm *comm = new_recorded(&r, NULL);
@@ -353,10 +336,9 @@ static bp_status receive(void *user, const void *mine, uint64_t bytes, void *all
     return BP_OK;
 }
 
-static void test_data_of_other_ranks(void **state)
+TEST(data_of_other_ranks)
 {
     static const uint32_t sent[] = {BP_ERR_IO, BP_STATUS_COUNT, 4711, UINT32_MAX, 1u << 31};
-    (void)state;
     for (size_t i = 0; i < sizeof sent / sizeof *sent; i++) {
         hostile_rank other = {.status = sent[i], .byte = i % 2 == 0 ? 0x1b : 0xff};
         bp_comm_callbacks callbacks = {.size = sizeof callbacks, .rank = 0, .ranks = 2, .exchange = receive};
@@ -375,9 +357,8 @@ static void test_data_of_other_ranks(void **state)
     }
 }
 
-static void test_missing_collectives(void **state)
+TEST(missing_collectives)
 {
-    (void)state;
     exchange_room room;
     exchange_begin(&room, 1);
     exchange_seat seat = {.room = &room};
@@ -409,9 +390,8 @@ static void assert_dead(bp_comm *comm, const recorder *r)
     assert_int_equal(r->calls, calls);
 }
 
-static void test_aborted_communicator(void **state)
+TEST(aborted_communicator)
 {
-    (void)state;
     recorder r;
     bp_comm *comm = new_recorded(&r, "dp");
     assert_ok(bp_comm_abort(comm));
@@ -424,9 +404,8 @@ static void test_aborted_communicator(void **state)
     assert_int_equal(r.destroys, 1);
 }
 
-static void test_forgotten_communicator(void **state)
+TEST(forgotten_communicator)
 {
-    (void)state;
     recorder r;
     bp_comm *comm = new_recorded(&r, "dp");
     bp_comm_forget(comm);
@@ -458,9 +437,8 @@ static void end_provider(void *self)
     provider_ends++;
 }
 
-static void test_provider_tables(void **state)
+TEST(provider_tables)
 {
-    (void)state;
     bp_comm_traits traits = {.size = sizeof traits, .rank = 0, .ranks = 1, .version_name = ""};
     const bp_comm_ops good = {.size = sizeof good,
                               .name = "made up",
@@ -503,9 +481,8 @@ static void test_provider_tables(void **state)
     assert_int_equal(provider_ends, 2);
 }
 
-static void test_missing_registration_functions(void **state)
+TEST(missing_registration_functions)
 {
-    (void)state;
     bp_comm_traits traits = {.size = sizeof traits, .rank = 0, .ranks = 1, .version_name = ""};
     bp_comm_ops ops = {
         .size = sizeof ops, .name = "half", .destroy = end_provider, .traits = traits_of, .exchange = record_exchange};
@@ -514,9 +491,8 @@ static void test_missing_registration_functions(void **state)
     assert_fails(bp_comm_create(&ops, &traits, NULL, &comm), BP_ERR_INVALID_ARGUMENT, "");
 }
 
-static void test_names_of_kinds(void **state)
+TEST(names_of_kinds)
 {
-    (void)state;
     assert_string_equal(bp_register_kind_name(BP_REGISTER_NONE), "none");
     assert_string_equal(bp_register_kind_name(BP_REGISTER_BUFFER), "buffer");
     assert_string_equal(bp_register_kind_name(BP_REGISTER_WINDOW), "window");
@@ -524,26 +500,4 @@ static void test_names_of_kinds(void **state)
     assert_non_null(bp_register_kind_name((bp_register_kind)77));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_self_rank),
-                                       cmocka_unit_test(test_self_exchange),
-                                       cmocka_unit_test(test_self_collectives),
-                                       cmocka_unit_test(test_self_in_place_and_empty),
-                                       cmocka_unit_test(test_self_stream_order),
-                                       cmocka_unit_test(test_bad_input),
-                                       cmocka_unit_test(test_unsupported_dtypes),
-                                       cmocka_unit_test(test_size_overflow),
-                                       cmocka_unit_test(test_incomplete_callbacks),
-                                       cmocka_unit_test(test_callback_arguments),
-                                       cmocka_unit_test(test_default_name),
-                                       cmocka_unit_test(test_callback_results),
-                                       cmocka_unit_test(test_data_of_other_ranks),
-                                       cmocka_unit_test(test_missing_collectives),
-                                       cmocka_unit_test(test_aborted_communicator),
-                                       cmocka_unit_test(test_forgotten_communicator),
-                                       cmocka_unit_test(test_provider_tables),
-                                       cmocka_unit_test(test_missing_registration_functions),
-                                       cmocka_unit_test(test_names_of_kinds)};
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+SUITE_WITHIN(set_up, tear_down)

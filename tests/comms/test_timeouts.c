@@ -1,11 +1,4 @@
 /* A rank that misses an agreement: the others report it within the time-out and can be destroyed without it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -57,9 +50,8 @@ static void exchange_without_one(rank *r, void *user)
     expect_fails(r, bp_comm_exchange(r->control, &mine, sizeof mine, all), BP_ERR_INVALID_ARGUMENT, "was aborted");
 }
 
-static void test_callback_timeout(void **state)
+TEST(callback_timeout)
 {
-    (void)state;
     team t;
     team_begin(&t, &(team_options){.ranks = RANKS});
     t.room.timeout_ms = TIMEOUT_MS;
@@ -80,9 +72,8 @@ static void register_without_one(rank *r, void *user)
     expect_broken(r, "communicator control: missing: 2");
 }
 
-static void test_control_communicator(void **state)
+TEST(control_communicator)
 {
-    (void)state;
     team t;
     team_begin(&t, &(team_options){.ranks = RANKS, .plan = plan});
     t.room.timeout_ms = TIMEOUT_MS;
@@ -109,9 +100,8 @@ static void abort_nccl(rank *r, void *user)
     r->nccl = NULL;
 }
 
-static void test_windows_until_abort(void **state)
+TEST(windows_until_abort)
 {
-    (void)state;
     team t;
     fake_nccl_counts counts;
     team_begin(&t, &(team_options){.ranks = RANKS, .plan = plan});
@@ -138,9 +128,8 @@ static void register_over_nccl_without_one(rank *r, void *user)
     expect_broken(r, "NCCL does not report the missing ranks");
 }
 
-static void test_exchange_over_nccl(void **state)
+TEST(exchange_over_nccl)
 {
-    (void)state;
     team t;
     team_begin(&t, &(team_options){.ranks = RANKS, .over_nccl = 1, .plan = plan, .timeout_ms = TIMEOUT_MS});
     team_run(&t, register_over_nccl_without_one, NULL);
@@ -158,9 +147,8 @@ static void end_without_abort(rank *r, void *user)
     r->nccl = NULL;
 }
 
-static void test_destruction_with_pending_work(void **state)
+TEST(destruction_with_pending_work)
 {
-    (void)state;
     team t;
     team_begin(&t, &(team_options){.ranks = RANKS, .over_nccl = 1, .plan = plan, .timeout_ms = TIMEOUT_MS});
     t.leaks = true;
@@ -181,9 +169,8 @@ static void exchange_and_register(rank *r, void *user)
     expect_ok(r, register_all(r, BP_REGISTER_SYMMETRIC));
 }
 
-static void test_timeout_without_missing_ranks(void **state)
+TEST(timeout_without_missing_ranks)
 {
-    (void)state;
     team t;
     team_begin(&t, &(team_options){.ranks = RANKS, .over_nccl = 1, .plan = plan, .timeout_ms = 60000});
     team_run(&t, exchange_and_register, NULL);
@@ -208,10 +195,9 @@ static bp_status wrap(team *t, uint32_t timeout_ms)
     return status;
 }
 
-static void test_environment_variable(void **state)
+TEST(environment_variable)
 {
     static const char *const wrong[] = {"2s", "-1", " 3", "1e3", "1000001", "99999999999999999999999"};
-    (void)state;
     team t;
     team_begin(&t, &(team_options){.ranks = 1});
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -225,18 +211,4 @@ static void test_environment_variable(void **state)
     assert_ok(wrap(&t, 0));
     unsetenv("BUCKETPOOL_COMM_TIMEOUT");
     team_end(&t);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_callback_timeout),
-        cmocka_unit_test(test_control_communicator),
-        cmocka_unit_test(test_windows_until_abort),
-        cmocka_unit_test(test_exchange_over_nccl),
-        cmocka_unit_test(test_destruction_with_pending_work),
-        cmocka_unit_test(test_timeout_without_missing_ranks),
-        cmocka_unit_test(test_environment_variable),
-    };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

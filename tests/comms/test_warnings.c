@@ -1,11 +1,4 @@
 /* Warnings and reports of conditions in which NCCL does not use registered memory. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,42 +79,37 @@ static void check_warnings(const team_options *options, const wanted *w)
 
 static const team_options ONE = {.ranks = 1}, TWO = {.ranks = 2};
 
-static void test_no_warnings(void **state)
+TEST(no_warnings)
 {
-    (void)state;
     check_warnings(&ONE, &(wanted){BP_REGISTER_SYMMETRIC, BP_TRAFFIC_GATHER, NULL, false});
     check_warnings(&ONE, &(wanted){BP_REGISTER_BUFFER, BP_TRAFFIC_GATHER, NULL, false});
     check_warnings(&ONE, &(wanted){BP_REGISTER_SYMMETRIC, 0, NULL, false});
 }
 
-static void test_float_averages(void **state)
+TEST(float_averages)
 {
-    (void)state;
     const uint32_t average = BP_TRAFFIC_REDUCE_SCATTER | BP_TRAFFIC_FLOAT_AVG;
     check_warnings(&ONE, &(wanted){BP_REGISTER_SYMMETRIC, average, "ncclAvg", false});
     check_warnings(&ONE, &(wanted){BP_REGISTER_BUFFER, average, "ncclAvg", false});
     check_warnings(&ONE, &(wanted){BP_REGISTER_SYMMETRIC, BP_TRAFFIC_REDUCE_SCATTER, "avg", true});
 }
 
-static void test_all_reduces_in_place(void **state)
+TEST(all_reduces_in_place)
 {
-    (void)state;
     const uint32_t in_place = BP_TRAFFIC_IN_PLACE_RING;
     check_warnings(&ONE, &(wanted){BP_REGISTER_BUFFER, in_place, "in place", false});
     check_warnings(&ONE, &(wanted){BP_REGISTER_BUFFER, BP_TRAFFIC_GATHER, "in place", true});
 }
 
-static void test_several_ranks_in_one_process(void **state)
+TEST(several_ranks_in_one_process)
 {
-    (void)state;
     check_warnings(&TWO, &(wanted){BP_REGISTER_SYMMETRIC, BP_TRAFFIC_GATHER, "one process", false});
     check_warnings(&TWO, &(wanted){BP_REGISTER_BUFFER, BP_TRAFFIC_GATHER, "one process", false});
     check_warnings(&ONE, &(wanted){BP_REGISTER_SYMMETRIC, BP_TRAFFIC_GATHER, "process", true});
 }
 
-static void test_memory_without_export(void **state)
+TEST(memory_without_export)
 {
-    (void)state;
     team_options none = ONE;
     none.fake_attribute = FILE_HANDLES_SUPPORTED;
     none.fake_value = 0;
@@ -129,9 +117,8 @@ static void test_memory_without_export(void **state)
     check_warnings(&ONE, &(wanted){BP_REGISTER_SYMMETRIC, BP_TRAFFIC_GATHER, "export", true});
 }
 
-static void local_registration_off(void **state)
+TEST_WITHIN(local_registration_off, NULL, forget_environment)
 {
-    (void)state;
     setenv("NCCL_LOCAL_REGISTER", "0", 1);
     team_options newest = ONE;
     newest.nccl = "version=23007";
@@ -140,9 +127,8 @@ static void local_registration_off(void **state)
     check_warnings(&newest, &(wanted){BP_REGISTER_SYMMETRIC, BP_TRAFFIC_GATHER, "NCCL_LOCAL_REGISTER", true});
 }
 
-static void cumem_off(void **state)
+TEST_WITHIN(cumem_off, NULL, forget_environment)
 {
-    (void)state;
     setenv("NCCL_CUMEM_ENABLE", "0", 1);
     team_options older = ONE;
     older.nccl = "version=21903";
@@ -151,9 +137,8 @@ static void cumem_off(void **state)
     check_warnings(&older, &(wanted){BP_REGISTER_BUFFER, BP_TRAFFIC_GATHER, "NCCL_CUMEM_ENABLE", true});
 }
 
-static void test_limits_of_versions(void **state)
+TEST(limits_of_versions)
 {
-    (void)state;
     const struct {
         const char *version;
         bp_register_kind kind;
@@ -204,9 +189,8 @@ static void check_reason(const char *nccl, reason w)
     }
 }
 
-static void reasons_are_given(void **state)
+TEST_WITHIN(reasons_are_given, NULL, forget_environment)
 {
-    (void)state;
     check_reason("version=21903", (reason){BP_REGISTER_SYMMETRIC, BP_REGISTER_BUFFER, "2.19.3"});
     check_reason("version=22907,symmetric=0", (reason){BP_REGISTER_SYMMETRIC, BP_REGISTER_BUFFER, "no window"});
     check_reason("version=22809,symmetric=0", (reason){BP_REGISTER_SYMMETRIC, BP_REGISTER_BUFFER, "peer access"});
@@ -219,9 +203,8 @@ static void reasons_are_given(void **state)
 }
 
 /* 2.28 without symmetric support and without local registration returns success and writes no window. */
-static void a_window_that_is_not_written(void **state)
+TEST_WITHIN(a_window_that_is_not_written, NULL, forget_environment)
 {
-    (void)state;
     setenv("NCCL_LOCAL_REGISTER", "0", 1);
     check_reason("version=22809,symmetric=0", (reason){BP_REGISTER_SYMMETRIC, BP_REGISTER_NONE, ""});
 }
@@ -236,9 +219,8 @@ static size_t lines_of(const char *text)
     return lines;
 }
 
-static void test_report_lines(void **state)
+TEST(report_lines)
 {
-    (void)state;
     team t;
     wanted w = {BP_REGISTER_SYMMETRIC, BP_TRAFFIC_FLOAT_AVG | BP_TRAFFIC_REDUCE_SCATTER, "ncclAvg", false};
     team_begin(&t, &(team_options){.ranks = 1, .plan = plan});
@@ -267,22 +249,4 @@ static void test_report_lines(void **state)
     assert_fails(bp_registration_report(NULL, NULL, 0, &needed), BP_ERR_INVALID_ARGUMENT, "");
     assert_fails(bp_registration_report(registration, NULL, 0, NULL), BP_ERR_INVALID_ARGUMENT, "");
     team_end(&t);
-}
-
-#define WITH_ENVIRONMENT(test) cmocka_unit_test_setup_teardown(test, NULL, forget_environment)
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_no_warnings),
-                                       cmocka_unit_test(test_float_averages),
-                                       cmocka_unit_test(test_all_reduces_in_place),
-                                       cmocka_unit_test(test_several_ranks_in_one_process),
-                                       cmocka_unit_test(test_memory_without_export),
-                                       WITH_ENVIRONMENT(local_registration_off),
-                                       WITH_ENVIRONMENT(cumem_off),
-                                       cmocka_unit_test(test_limits_of_versions),
-                                       WITH_ENVIRONMENT(reasons_are_given),
-                                       WITH_ENVIRONMENT(a_window_that_is_not_written),
-                                       cmocka_unit_test(test_report_lines)};
-    return cmocka_run_group_tests(tests, set_up, tear_down);
 }

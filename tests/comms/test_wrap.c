@@ -1,11 +1,4 @@
 /* Wrapping NCCL communicators: accepted ones, and the errors of the others. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <string.h>
 
 #include "fakes/cuda/fake_cuda.h"
@@ -42,9 +35,8 @@ static void end(fixture *f)
 
 /* ---- accepted communicators ---------------------------------------------------------------------------------------- */
 
-static void test_wrapped_communicator(void **state)
+TEST(wrapped_communicator)
 {
-    (void)state;
     fixture f;
     begin(&f, &(team_options){.ranks = 2});
     char name[] = "tensor parallel";
@@ -65,9 +57,8 @@ static void test_wrapped_communicator(void **state)
 }
 
 /* The table is copied: the caller's may be freed. */
-static void test_copied_table(void **state)
+TEST(copied_table)
 {
-    (void)state;
     fixture f;
     begin(&f, &(team_options){.ranks = 1});
     assert_ok(bp_comm_create_nccl(&f.config, &f.comm));
@@ -81,9 +72,8 @@ static void test_copied_table(void **state)
 
 /* ---- versions ------------------------------------------------------------------------------------------------------ */
 
-static void test_too_old_nccl(void **state)
+TEST(too_old_nccl)
 {
-    (void)state;
     const char *const versions[] = {"version=21805", "version=2708"};
     for (size_t i = 0; i < 2; i++) {
         fixture f;
@@ -96,9 +86,8 @@ static void test_too_old_nccl(void **state)
 }
 
 /* A kind is available if the table has both of its functions, whatever the version. */
-static void test_missing_optional_functions(void **state)
+TEST(missing_optional_functions)
 {
-    (void)state;
     fixture f;
     bp_plan *plan = plan_of(UNITS);
     begin(&f, &(team_options){.ranks = 1, .nccl = "version=22809", .plan = plan});
@@ -123,9 +112,8 @@ static void test_missing_optional_functions(void **state)
     bp_plan_destroy(&plan);
 }
 
-static void test_incomplete_table(void **state)
+TEST(incomplete_table)
 {
-    (void)state;
     fixture f;
     begin(&f, &(team_options){.ranks = 1});
     const bp_nccl_functions whole = f.functions;
@@ -156,9 +144,8 @@ static void test_incomplete_table(void **state)
 
 /* ---- mismatches ---------------------------------------------------------------------------------------------------- */
 
-static void test_another_gpu(void **state)
+TEST(another_gpu)
 {
-    (void)state;
     fixture f;
     begin(&f, &(team_options){.ranks = 2});
     f.config.device = f.t.ranks[1].device;
@@ -166,9 +153,8 @@ static void test_another_gpu(void **state)
     end(&f);
 }
 
-static void test_host_device(void **state)
+TEST(host_device)
 {
-    (void)state;
     fixture f;
     begin(&f, &(team_options){.ranks = 1});
     bp_device *host = new_host();
@@ -180,9 +166,8 @@ static void test_host_device(void **state)
     end(&f);
 }
 
-static void test_broken_communicator(void **state)
+TEST(broken_communicator)
 {
-    (void)state;
     fixture f;
     begin(&f, &(team_options){.ranks = 1});
     fake_nccl_break(f.config.comm, 6);
@@ -191,9 +176,8 @@ static void test_broken_communicator(void **state)
     end(&f);
 }
 
-static void test_null(void **state)
+TEST(null)
 {
-    (void)state;
     fixture f;
     begin(&f, &(team_options){.ranks = 1});
     assert_fails(bp_comm_create_nccl(NULL, &f.comm), BP_ERR_INVALID_ARGUMENT, "");
@@ -204,9 +188,8 @@ static void test_null(void **state)
     end(&f);
 }
 
-static void test_control_of_other_ranks(void **state)
+TEST(control_of_other_ranks)
 {
-    (void)state;
     fixture f;
     begin(&f, &(team_options){.ranks = 2});
     bp_comm *self = NULL;
@@ -226,9 +209,8 @@ static void test_control_of_other_ranks(void **state)
 
 /* ---- failures of NCCL ---------------------------------------------------------------------------------------------- */
 
-static void test_failing_calls(void **state)
+TEST(failing_calls)
 {
-    (void)state;
     fixture f;
     begin(&f, &(team_options){.ranks = 1});
     unsigned failures = 0;
@@ -251,9 +233,8 @@ static void test_failing_calls(void **state)
 
 /* ---- destruction --------------------------------------------------------------------------------------------------- */
 
-static void test_abort_of_wrapped_communicator(void **state)
+TEST(abort_of_wrapped_communicator)
 {
-    (void)state;
     fixture f;
     begin(&f, &(team_options){.ranks = 1});
     rank *r = &f.t.ranks[0];
@@ -269,9 +250,8 @@ static void test_abort_of_wrapped_communicator(void **state)
     end(&f);
 }
 
-static void test_abort_with_failed_device(void **state)
+TEST(abort_with_failed_device)
 {
-    (void)state;
     fixture f;
     begin(&f, &(team_options){.ranks = 1});
     rank *r = &f.t.ranks[0];
@@ -283,9 +263,8 @@ static void test_abort_with_failed_device(void **state)
     end(&f);
 }
 
-static void test_forget(void **state)
+TEST(forget)
 {
-    (void)state;
     fixture f;
     begin(&f, &(team_options){.ranks = 1});
     rank *r = &f.t.ranks[0];
@@ -297,23 +276,4 @@ static void test_forget(void **state)
     assert_fails(bp_comm_exchange(r->comm, &byte, 1, &byte), BP_ERR_INVALID_ARGUMENT, "was aborted");
     assert_int_equal(fake_nccl_calls(NULL), calls);
     end(&f);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_wrapped_communicator),
-                                       cmocka_unit_test(test_copied_table),
-                                       cmocka_unit_test(test_too_old_nccl),
-                                       cmocka_unit_test(test_missing_optional_functions),
-                                       cmocka_unit_test(test_incomplete_table),
-                                       cmocka_unit_test(test_another_gpu),
-                                       cmocka_unit_test(test_host_device),
-                                       cmocka_unit_test(test_broken_communicator),
-                                       cmocka_unit_test(test_null),
-                                       cmocka_unit_test(test_control_of_other_ranks),
-                                       cmocka_unit_test(test_failing_calls),
-                                       cmocka_unit_test(test_abort_of_wrapped_communicator),
-                                       cmocka_unit_test(test_abort_with_failed_device),
-                                       cmocka_unit_test(test_forget)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

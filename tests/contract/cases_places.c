@@ -1,11 +1,4 @@
 /* Sources and contents of memory: persistent, dynamic and empty requests, zeroing, slabs and their callbacks. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

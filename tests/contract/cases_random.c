@@ -1,11 +1,4 @@
 /* Random calls, compared with a reference model of places and buffers. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdlib.h>
 
 #include "cases.h"

@@ -1,11 +1,4 @@
 /* Reports of a pool: statistics, live requests, dumps, the hash of the sequence. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdlib.h>
 #include <string.h>
 

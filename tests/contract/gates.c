@@ -1,11 +1,4 @@
 /* Gates that block streams, and probes of their work. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/device.h>
 
 #include <time.h>

@@ -1,11 +1,4 @@
 /* Plans whose buffers overlap partly. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdio.h>
 
 #include "overlaps.h"

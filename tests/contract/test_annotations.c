@@ -1,11 +1,4 @@
 /* Annotations as an injection library receives them. Argument: its path, or "" if the library was built without NVTX. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,9 +46,8 @@ static kit open_annotated(const allocator_row *row, const device_row *device, bp
 }
 
 /* Regions are the live requests, with their bound sizes; slabs are heaps. */
-static void test_holds(void **state)
+TEST(holds)
 {
-    (void)state;
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         const fake_nvtx_counts before = seen();
         kit k = open_annotated(&ALLOCATORS[a], &HOST, BP_ANNOTATE_ON);
@@ -93,9 +85,8 @@ static void test_holds(void **state)
 }
 
 /* Whole training steps on every allocator and device. */
-static void test_walks(void **state)
+TEST(walks)
 {
-    (void)state;
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         for (size_t d = 0; d < device_count(); d++) {
             kit k = open_annotated(&ALLOCATORS[a], device_at(d), BP_ANNOTATE_ON);
@@ -112,9 +103,8 @@ static void test_walks(void **state)
 }
 
 /* Zeros are written into a region; a refused acquire leaves none. */
-static void test_zeros_and_refusals(void **state)
+TEST(zeros_and_refusals)
 {
-    (void)state;
     kit k = begin_kit(new_host(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     config.annotate = BP_ANNOTATE_ON;
@@ -141,9 +131,8 @@ static void test_zeros_and_refusals(void **state)
     assert_closed();
 }
 
-static void test_stages(void **state)
+TEST(stages)
 {
-    (void)state;
     kit k = open_annotated(&ALLOCATORS[0], &HOST, BP_ANNOTATE_ON);
     assert_true(saw("create annotated"));
     for (uint64_t step = 40; step < 43; step++)
@@ -174,9 +163,8 @@ static void test_stages(void **state)
 }
 
 /* Annotations of live requests end with the pool, and with a cancelled capture. */
-static void test_early_ends(void **state)
+TEST(early_ends)
 {
-    (void)state;
     kit k = open_annotated(&ALLOCATORS[1], &HOST, BP_ANNOTATE_ON);
     bp_capture *capture;
     assert_ok(bp_capture_begin(k.pool, NULL, &capture));
@@ -192,9 +180,8 @@ static void test_early_ends(void **state)
     assert_closed();
 }
 
-static void test_off(void **state)
+TEST(off)
 {
-    (void)state;
     const fake_nvtx_counts before = seen();
     kit k = open_annotated(&ALLOCATORS[0], &HOST, BP_ANNOTATE_OFF);
     assert_false(bp_pool_get_info(k.pool)->annotated);
@@ -205,9 +192,8 @@ static void test_off(void **state)
     assert_memory_equal(&before, &now, sizeof now);
 }
 
-static void test_environment(void **state)
+TEST(environment)
 {
-    (void)state;
     char *path = strdup(getenv("NVTX_INJECTION64_PATH"));
     static const struct {
         bool injection;
@@ -236,9 +222,8 @@ static void test_environment(void **state)
 }
 
 /* With annotations on, the hot path still allocates nothing and takes no locks. */
-static void test_nothing_of_ours(void **state)
+TEST(nothing_of_ours)
 {
-    (void)state;
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         if (!ALLOCATORS[a].pooled)
             continue;
@@ -276,15 +261,5 @@ int main(int argc, char **argv)
     memcpy(&saw, &functions[1], sizeof saw);
     memcpy(&region_bytes, &functions[2], sizeof region_bytes);
     setenv("NVTX_INJECTION64_PATH", argv[1], 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_holds),
-        cmocka_unit_test(test_walks),
-        cmocka_unit_test(test_zeros_and_refusals),
-        cmocka_unit_test(test_stages),
-        cmocka_unit_test(test_early_ends),
-        cmocka_unit_test(test_off),
-        cmocka_unit_test(test_environment),
-        cmocka_unit_test(test_nothing_of_ours),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_suite();
 }

@@ -1,11 +1,4 @@
-/* The pool contract: every case on every allocator and every device. New allocators and devices are rows in tests/support/pools.c. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
+/* The pool contract: every case on every allocator and every device. New allocators and devices are rows in support.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

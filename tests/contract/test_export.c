@@ -1,11 +1,4 @@
 /* DLPack tensors over a pool's memory: they hold no request live, and their memory outlives the pool. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/dlpack.h>
 
 #include <pthread.h>
@@ -71,9 +64,8 @@ static void assert_tensor(const tensor *t, void *address, uint8_t code, uint8_t 
     assert_int_equal(t->byte_offset, 0);
 }
 
-static void test_tensors(void **state)
+TEST(tensors)
 {
-    (void)state;
     kit k = three_units(new_device());
     char *address = take(&k, param(&k, 0), k.streams[0]);
     managed *plain = export_tensor(&k, param(&k, 0), BP_DTYPE_NONE, 0);
@@ -94,9 +86,8 @@ static void test_tensors(void **state)
 }
 
 /* The first and the last unit share a buffer: an exported tensor delays no acquire. */
-static void test_tensors_hold_nothing(void **state)
+TEST(tensors_hold_nothing)
 {
-    (void)state;
     kit k = three_units(new_device());
     char *address = take(&k, param(&k, 0), k.streams[0]);
     void *saved = export_tensor(&k, param(&k, 0), BP_DTYPE_UINT8, 0);
@@ -112,9 +103,8 @@ static void test_tensors_hold_nothing(void **state)
 }
 
 /* The bytes exist until the last tensor is deleted. */
-static void test_tensors_outlive_pools(void **state)
+TEST(tensors_outlive_pools)
 {
-    (void)state;
     kit k = three_units(new_host());
     take(&k, param(&k, 0), k.streams[0]);
     assert_ok(bp_stream_fill(k.streams[0], address_of(&k, param(&k, 0)), 7, 2000));
@@ -133,9 +123,8 @@ static void test_tensors_outlive_pools(void **state)
 }
 
 /* Also if the tensor holds the last reference to the device. */
-static void test_tensors_outlive_devices(void **state)
+TEST(tensors_outlive_devices)
 {
-    (void)state;
     kit k = three_units(new_host());
     managed *exported = export_tensor(&k, param(&k, 0), BP_DTYPE_UINT8, 0);
     bp_pool_destroy(&k.pool);
@@ -149,9 +138,8 @@ static void test_tensors_outlive_devices(void **state)
 }
 
 /* A tensor's user may have work in flight on streams unknown to the pool. */
-static void test_the_last_waits_for_work(void **state)
+TEST(the_last_waits_for_work)
 {
-    (void)state;
     kit k = three_units(new_device());
     managed *exported = export_tensor(&k, param(&k, 0), BP_DTYPE_UINT8, 0);
     gate g = {0};
@@ -169,9 +157,8 @@ static void test_the_last_waits_for_work(void **state)
     end_kit(&k);
 }
 
-static void test_destroy_after_tensors(void **state)
+TEST(destroy_after_tensors)
 {
-    (void)state;
     kit k = three_units(new_device());
     void *made = export_tensor(&k, param(&k, 0), BP_DTYPE_NONE, 1);
     bp_export_delete(&made);
@@ -189,9 +176,8 @@ static void *give_back(void *tensors)
 }
 
 /* The pool is destroyed while threads delete tensors. */
-static void test_threads(void **state)
+TEST(threads)
 {
-    (void)state;
     kit k = three_units(new_device());
     void *made[4][64];
     pthread_t threads[4];
@@ -208,9 +194,8 @@ static void test_threads(void **state)
     end_kit(&k);
 }
 
-static void test_refusals(void **state)
+TEST(refusals)
 {
-    (void)state;
     kit k = three_units(new_device());
     bp_export_config what;
     void *made = &k;
@@ -243,19 +228,4 @@ static void test_refusals(void **state)
     what.dtype = BP_DTYPE_NONE;
     assert_fails(bp_pool_export(k.pool, &what, &made), BP_ERR_UNSUPPORTED, "null");
     end_kit(&k);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tensors),
-        cmocka_unit_test(test_tensors_hold_nothing),
-        cmocka_unit_test(test_tensors_outlive_pools),
-        cmocka_unit_test(test_tensors_outlive_devices),
-        cmocka_unit_test(test_the_last_waits_for_work),
-        cmocka_unit_test(test_destroy_after_tensors),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_refusals),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,5 @@
 /* Every device operation and every allocation fails once in turn: the error is returned, nothing has changed or leaks, and a second try
  * succeeds. Linked with -Wl,--wrap of the allocation functions. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,9 +79,8 @@ static kit faulty_kit(const allocator_row *row, faults *f, uint32_t *ids)
     return k;
 }
 
-static void test_calls(void **state)
+TEST(calls)
 {
-    (void)state;
     unsigned met = 0;
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         faults f;
@@ -132,9 +124,8 @@ static void test_calls(void **state)
 }
 
 /* try_acquire reports busy if the device is out of memory. */
-static void test_dynamic_out_of_memory(void **state)
+TEST(dynamic_out_of_memory)
 {
-    (void)state;
     faults f;
     uint32_t ids[4];
     kit k = faulty_kit(&ALLOCATORS[0], &f, ids);
@@ -156,9 +147,8 @@ static void test_dynamic_out_of_memory(void **state)
     end_kit(&k);
 }
 
-static void test_creation(void **state)
+TEST(creation)
 {
-    (void)state;
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         faults f;
         kit k = begin_kit(new_faulty(new_device(), &f), UNITS, TRAINING, ALLOCATORS[a].policy, 0);
@@ -194,9 +184,8 @@ static void test_creation(void **state)
 }
 
 /* Failures during undoing or destroying cannot be repaired, but must not be fatal. */
-static void test_undoing(void **state)
+TEST(undoing)
 {
-    (void)state;
     for (unsigned nth = 1; nth < 40; nth++) {
         faults f;
         kit k = begin_kit(new_faulty(new_device(), &f), UNITS, TRAINING, BP_POLICY_MAX, 0);
@@ -223,9 +212,8 @@ static void test_undoing(void **state)
 
 /* ---- the two kinds of memory --------------------------------------------------------------------------------------- */
 
-static void test_too_little_device_memory(void **state)
+TEST(too_little_device_memory)
 {
-    (void)state;
     bp_host_config host;
     assert_ok(bp_host_config_init(&host, sizeof host));
     host.memory_bytes = 1 << 20;
@@ -326,9 +314,8 @@ static unsigned host_failures;
         }                                                                                                              \
     } while (0)
 
-static void test_no_host_memory(void **state)
+TEST(no_host_memory)
 {
-    (void)state;
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         bp_device *inner = NULL, *device = NULL;
         faults f = none();
@@ -367,14 +354,6 @@ static void test_no_host_memory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls),
-        cmocka_unit_test(test_dynamic_out_of_memory),
-        cmocka_unit_test(test_creation),
-        cmocka_unit_test(test_undoing),
-        cmocka_unit_test(test_too_little_device_memory),
-        cmocka_unit_test(test_no_host_memory),
-    };
     expect_leaks(); /* of calls that were made to fail */
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_suite();
 }

@@ -1,12 +1,5 @@
 /* A forked child of a process with devices, whose threads hold locks and have work in flight. The child's calls are refused, destroying
  * frees nothing, and nothing hangs. Slabs are unmapped in the child, and the parent is unaffected. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/capture.h>
 #include <bucketpool/comm.h>
 #include <bucketpool/dlpack.h>
@@ -264,13 +257,12 @@ static void fork_again(void *argument)
     must(bp_stream_call(mine.stream, no_work, NULL) == BP_OK && bp_stream_synchronize(mine.stream) == BP_OK);
 }
 
-static void test_children(void **state)
+TEST(children)
 {
 #if defined(__SANITIZE_THREAD__)
     skip(); /* ThreadSanitizer ends children that start threads */
 #endif
     static void (*const uses[])(void *) = {use_devices, use_pools, use_others, destroy_all, live_in_child, fork_again};
-    (void)state;
     for (size_t row = 0; row < device_count(); row++) {
         family f = open_family(device_at(row));
         kit *k = &f.s.k;
@@ -322,9 +314,8 @@ static void count_shared(void *expected)
 }
 
 /* Also after a restore, which makes another mapping. */
-static void test_slabs(void **state)
+TEST(slabs)
 {
-    (void)state;
     if (is_emulated()) {
         print_message("skipped: children of an emulated process keep all memory\n");
         skip();
@@ -350,10 +341,4 @@ static void test_slabs(void **state)
     assert_ok(bp_device_decommit(device, bytes, handle));
     assert_ok(ops->unreserve(self, address, bytes));
     bp_device_destroy(&device);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_slabs), cmocka_unit_test(test_children)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,4 @@
 /* Guard mode: uses after release trap, writes past the end are detected, fresh memory is NaN. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,9 +71,8 @@ static kit guarded_kit(const allocator_row *row, bp_device *device, uint64_t ali
     return k;
 }
 
-static void test_use_after_release(void **state)
+TEST(use_after_release)
 {
-    (void)state;
     static const uint64_t alignments[] = {256, 4096};
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         /* Scheduled buffers overlap others and are not spaced out: only pages that belong to one segment trap. */
@@ -106,9 +98,8 @@ static void test_use_after_release(void **state)
     }
 }
 
-static void test_persistent_requests(void **state)
+TEST(persistent_requests)
 {
-    (void)state;
     kit k = guarded_kit(&ALLOCATORS[2], new_host(), 256);
     bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 700);
     bind.placement = BP_PLACE_PERSISTENT;
@@ -133,9 +124,8 @@ static void assert_bytes(const uint8_t *address, uint64_t bytes, uint8_t value)
         assert_int_equal(address[i], value);
 }
 
-static void test_fresh_memory_is_nan(void **state)
+TEST(fresh_memory_is_nan)
 {
-    (void)state;
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         kit k = begin_kit(new_host(), "225/300 225/300 225/300", TRAINING, ALLOCATORS[a].policy, 0);
         bp_pool_config config = config_of(&ALLOCATORS[a]);
@@ -172,9 +162,8 @@ NOT_SANITIZED static uint8_t swap_byte(volatile uint8_t *address, uint8_t value)
 }
 
 /* 600 bytes in a buffer of at least 768: there is a redzone. */
-static void test_writes_past_the_end(void **state)
+TEST(writes_past_the_end)
 {
-    (void)state;
     static const uint64_t alignments[] = {256, 4096};
     for (int i = 0; i < 2; i++) {
         kit k = guarded_kit(&ALLOCATORS[2], new_host(), alignments[i]);
@@ -208,9 +197,8 @@ static void take_long(void *argument)
     atomic_store((flag *)argument, 1);
 }
 
-static void test_release_waits(void **state)
+TEST(release_waits)
 {
-    (void)state;
     for (int way = 0; way < 3; way++) { /* the stream that acquired, used, released */
         kit k = guarded_kit(&ALLOCATORS[2], new_host(), 256);
         flag done = 0;
@@ -244,9 +232,8 @@ static bool is_on(bp_device *device, bp_guard guard, const char *environment)
     return larger;
 }
 
-static void test_switches(void **state)
+TEST(switches)
 {
-    (void)state;
     assert_false(is_on(new_host(), BP_GUARD_OFF, NULL));
     assert_false(is_on(new_host(), BP_GUARD_OFF, "1"));
     assert_false(is_on(new_host(), BP_GUARD_ENVIRONMENT, NULL));
@@ -264,9 +251,8 @@ static void test_switches(void **state)
     end_kit(&k);
 }
 
-static void test_walk(void **state)
+TEST(walk)
 {
-    (void)state;
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         kit k = guarded_kit(&ALLOCATORS[a], new_slow_host(30, a), 256);
         void *addresses[SNAPSHOT_LIVE] = {NULL};
@@ -276,9 +262,8 @@ static void test_walk(void **state)
 }
 
 /* Partially overlapping buffers share pages: live ones must stay accessible. */
-static void test_partial_overlaps(void **state)
+TEST(partial_overlaps)
 {
-    (void)state;
     static const place places[] = {{0, 1000}, {512, 1000}, {1024, 1000}, {2048, 300}};
     bp_pool_config config = pool_config();
     config.guard = BP_GUARD_ON;
@@ -301,19 +286,4 @@ static void test_partial_overlaps(void **state)
                 assert_bytes(live[j], places[j].bytes, (uint8_t)(j + 1));
     }
     end_kit(&k);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_use_after_release),
-        cmocka_unit_test(test_persistent_requests),
-        cmocka_unit_test(test_fresh_memory_is_nan),
-        cmocka_unit_test(test_writes_past_the_end),
-        cmocka_unit_test(test_release_waits),
-        cmocka_unit_test(test_switches),
-        cmocka_unit_test(test_walk),
-        cmocka_unit_test(test_partial_overlaps),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

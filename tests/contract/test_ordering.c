@@ -1,12 +1,5 @@
 /* Reuse in stream order, proven by bytes on the host device: required waits happen, and there are no others. Gates block streams, so that
  * no order arises by chance. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdlib.h>
 
 #include "support/pools.h"
@@ -57,9 +50,8 @@ static void assert_reuse_is_ordered(bp_device *device)
     end_kit(&k);
 }
 
-static void test_reuse_is_ordered(void **state)
+TEST(reuse_is_ordered)
 {
-    (void)state;
     assert_reuse_is_ordered(new_device());
     assert_reuse_is_ordered(new_slow_device(300, 7));
 }
@@ -68,9 +60,8 @@ static void test_reuse_is_ordered(void **state)
 enum { ACQUIRES, USES, RELEASES, HOLDS, WAYS };
 
 /* Tests if a reuse waits for work on each of them. */
-static void test_union_of_streams(void **state)
+TEST(union_of_streams)
 {
-    (void)state;
     for (int blocked = 0; blocked < WAYS; blocked++) {
         for (int late = 0; late < 2; late++) { /* late: enqueued after the last release, and not waited for */
             kit k = four(new_device());
@@ -102,9 +93,8 @@ static void test_union_of_streams(void **state)
     }
 }
 
-static void test_gives_up_in_order(void **state)
+TEST(gives_up_in_order)
 {
-    (void)state;
     kit k = four(new_device());
     gate g = {0}, late = {0};
     flag done = 0;
@@ -123,9 +113,8 @@ static void test_gives_up_in_order(void **state)
 }
 
 /* A wait covers exactly the position of a release for 255 further releases; then a later event may replace it. */
-static void test_exact_points(void **state)
+TEST(exact_points)
 {
-    (void)state;
     for (int releases = 0; releases <= 700; releases += releases == 0 ? 255 : 445) {
         for (int before = 0; before < 2; before++) {
             kit k = four(new_device());
@@ -155,9 +144,8 @@ static void test_exact_points(void **state)
 }
 
 /* An acquire of a live request is ordered after the previous live ranges, too. */
-static void test_repeated_is_ordered(void **state)
+TEST(repeated_is_ordered)
 {
-    (void)state;
     kit k = four(new_device());
     gate g = {0};
     flag second = 0, third = 0, unrelated = 0;
@@ -179,9 +167,8 @@ static void test_repeated_is_ordered(void **state)
 }
 
 /* A busy try_acquire adds no waits that matter; zeros are written in stream order. */
-static void test_zeros_are_ordered(void **state)
+TEST(zeros_are_ordered)
 {
-    (void)state;
     kit k = begin_kit(new_slow_device(100, 3), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
     open_pool(&k, NULL);
     const uint32_t ids[] = {param(&k, 0), param(&k, 2)};
@@ -203,9 +190,8 @@ static void test_zeros_are_ordered(void **state)
 }
 
 /* Further streams wait for the zeros that the live range began with, and for none if it began without, whatever set_zero changes meanwhile. */
-static void test_zeros_of_live_ranges(void **state)
+TEST(zeros_of_live_ranges)
 {
-    (void)state;
     for (int zeroed = 0; zeroed < 2; zeroed++) {
         kit k = four(new_device());
         const uint32_t id = param(&k, 0);
@@ -225,9 +211,8 @@ static void test_zeros_of_live_ranges(void **state)
 }
 
 /* Stream-ordered memory is freed after all work of the live range: AddressSanitizer detects an early free, the bytes a late write. */
-static void test_dynamic_is_freed_in_order(void **state)
+TEST(dynamic_is_freed_in_order)
 {
-    (void)state;
     for (int blocked = 0; blocked < HOLDS; blocked++) {
         kit k = begin_kit(new_device(), FOUR, PARAM_ONLY, BP_POLICY_DYNAMIC, 0);
         open_pool(&k, NULL);
@@ -262,9 +247,8 @@ static void test_dynamic_is_freed_in_order(void **state)
 }
 
 /* Random streams on a device that pauses before each piece of work. */
-static void test_random_streams(void **state)
+TEST(random_streams)
 {
-    (void)state;
     enum { ROUNDS = 300 };
     seed(5);
     kit k = begin_kit(new_slow_device(60, 11), UNITS, TRAINING, BP_POLICY_MAX, 0);
@@ -298,16 +282,4 @@ static void test_random_streams(void **state)
     free(checks);
     free(live);
     end_kit(&k);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reuse_is_ordered),     cmocka_unit_test(test_union_of_streams),
-        cmocka_unit_test(test_gives_up_in_order),    cmocka_unit_test(test_exact_points),
-        cmocka_unit_test(test_repeated_is_ordered),  cmocka_unit_test(test_zeros_are_ordered),
-        cmocka_unit_test(test_zeros_of_live_ranges), cmocka_unit_test(test_dynamic_is_freed_in_order),
-        cmocka_unit_test(test_random_streams),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

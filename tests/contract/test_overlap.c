@@ -1,11 +1,4 @@
 /* Plans with partial overlaps on the scheduled allocator, compared with a reference model of byte intervals. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdlib.h>
 
 #include "overlaps.h"
@@ -14,9 +7,8 @@
 /* 0 and 2 are the halves of 4; 1 overlaps both; 3 is disjoint. */
 static const place CHAIN[] = {{0, 1000}, {512, 1000}, {1024, 1000}, {2048, 500}, {0, 2000}};
 
-static void test_overlapping_requests(void **state)
+TEST(overlapping_requests)
 {
-    (void)state;
     kit k = open_places(new_device(), CHAIN, 5, NULL);
     bp_pool_set_step(k.pool, 60606);
     take(&k, 0, k.streams[0]);
@@ -76,9 +68,8 @@ static void assert_chain(uint32_t first, const char *then, const char *waits)
     end_kit(&k);
 }
 
-static void test_chains(void **state)
+TEST(chains)
 {
-    (void)state;
     assert_chain(0, "1", "1");
     assert_chain(0, "2", "0"); /* apart */
     assert_chain(0, "32", "00");
@@ -94,9 +85,8 @@ static void test_chains(void **state)
 }
 
 /* A recent user of some of the bytes must not hide an older user of the others. */
-static void test_hidden_users(void **state)
+TEST(hidden_users)
 {
-    (void)state;
     static const place places[] = {{0, 1024}, {256, 256}, {0, 256}, {768, 256}, {512, 256}};
     for (uint32_t last = 2; last < 5; last++) {
         kit k = open_places(new_device(), places, 5, NULL);
@@ -206,9 +196,8 @@ static void assert_like_the_model(bp_device *device, unsigned steps, bool bytes)
     end_kit(&k);
 }
 
-static void test_random_schedules(void **state)
+TEST(random_schedules)
 {
-    (void)state;
     seed(99);
     for (int round = 0; round < 60; round++)
         assert_like_the_model(new_null(), 400, false);
@@ -255,9 +244,8 @@ static bp_status try_classes(const bp_plan_class *classes, size_t count, const b
 }
 
 /* Contradictory plans are refused: one buffer would have two owners. */
-static void test_contradictions(void **state)
+TEST(contradictions)
 {
-    (void)state;
     const bp_plan_class good = {.dtype = BP_DTYPE_UINT8, .copies = 2, .stride = 1024, .bytes = 1024};
     bp_plan_class apart = good, classes[2] = {good, good};
     apart.offset = 4096;
@@ -288,9 +276,8 @@ static void test_contradictions(void **state)
 }
 
 /* A plan may list requests without bytes, and requests that are never used: they have no segments. */
-static void test_without_memory(void **state)
+TEST(without_memory)
 {
-    (void)state;
     const bp_plan_slab slab = {.group = "param", .bytes = 1024};
     const bp_plan_request requests[] = {
         {.unit = "empty", .dtype = BP_DTYPE_UINT8},
@@ -322,14 +309,4 @@ static void test_without_memory(void **state)
     assert_ok(bp_pool_release(k.pool, both, 2, k.streams[0]));
     take(&k, 3, k.streams[0]);
     end_kit(&k);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_overlapping_requests), cmocka_unit_test(test_chains),
-        cmocka_unit_test(test_hidden_users),         cmocka_unit_test(test_random_schedules),
-        cmocka_unit_test(test_contradictions),       cmocka_unit_test(test_without_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

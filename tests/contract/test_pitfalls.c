@@ -1,11 +1,4 @@
 /* Known defects of other pools (Megatron-FSDP, FSDP2, PyTorch's allocator), one test each. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/profile.h>
 
 #include <pthread.h>
@@ -54,9 +47,8 @@ static bp_profile *start_profile(const kit *k)
     return profile;
 }
 
-static void test_hot_path(void **state)
+TEST(hot_path)
 {
-    (void)state;
     for (size_t d = 0; d < device_count(); d++) {
         for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
             for (int traced = 0; traced < 3 && ALLOCATORS[a].pooled; traced++) {
@@ -80,9 +72,8 @@ static void test_hot_path(void **state)
 }
 
 /* Checks that the counters work at all. */
-static void test_watching(void **state)
+TEST(watching)
 {
-    (void)state;
     const device_row host = {"host", new_host, HOST_READS};
     watch();
     kit k = open_kit(&ALLOCATORS[0], &host);
@@ -110,9 +101,8 @@ static kit kit_with(bp_model *model, scenario_options options, uint32_t copies, 
 }
 
 /* Megatron PR 5462: an embedding or output layer that triggers prefetch exhausts the two buffers. */
-static void test_outside_parameters_prefetch(void **state)
+TEST(outside_parameters_prefetch)
 {
-    (void)state;
     kit k = kit_with(model_of(UNITS), PARAM_ONLY, 2, BP_STRICT_ERROR);
     bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 20000);
     bind.placement = BP_PLACE_PERSISTENT;
@@ -137,9 +127,8 @@ static void test_outside_parameters_prefetch(void **state)
 }
 
 /* Megatron's MaxPool grows when a larger bucket first arrives, and addresses change. */
-static void test_big_unit_arrives_late(void **state)
+TEST(big_unit_arrives_late)
 {
-    (void)state;
     static const bp_strict levels[] = {BP_STRICT_ERROR, BP_STRICT_OFF};
     for (size_t i = 0; i < 2; i++) {
         kit k = kit_with(model_of("100 120 90 110 100 130 100 9000,50"), PARAM_ONLY, 0, levels[i]);
@@ -175,9 +164,8 @@ static bp_model *recorded_model(const char *units, const char *events)
     return model;
 }
 
-static void test_one_forward_one_backward(void **state)
+TEST(one_forward_one_backward)
 {
-    (void)state;
     static const char events[] = "+0+1-0+2-1+3-2"  /* warm-up */
                                  "+0-3+2+1-0-2+1"; /* acquires and releases do not balance yet */
     static const char steady[] = "+0+1-0+2-1+3-2+0-3+2+1-0-2-1+3-3+1+2+0-1-2-0";
@@ -204,9 +192,8 @@ static void test_one_forward_one_backward(void **state)
     end_kit(&k);
 }
 
-static void test_shared_weights(void **state)
+TEST(shared_weights)
 {
-    (void)state;
     bp_model *model = model_of("500 400,100 500 600");
     static const uint32_t order[] = {0, 1, 0, 2, 1, 0, 3, 1};
     assert_ok(bp_model_set_order(model, order, 8));
@@ -219,9 +206,8 @@ static void test_shared_weights(void **state)
     end_kit(&k);
 }
 
-static void test_odd_units(void **state)
+TEST(odd_units)
 {
-    (void)state;
     static const char *const models[] = {"0 300f 300,0f - 0f,300 300,0,300 0",
                                          "100,200,300 100 100,200 - 400,10,20,30 7",
                                          "300q 500q,40 300 100,300q 300f,10", "300/512 100/1024 300/300,5/512"};
@@ -238,9 +224,8 @@ static void test_odd_units(void **state)
 }
 
 /* fp8 is stored as uint8 and shares with it; transposes have separate memory. */
-static void test_fp8(void **state)
+TEST(fp8)
 {
-    (void)state;
     scenario_options options = {.roles = PARAM | TRANSPOSE, .prefetch = 1, .grad_units = 2};
     kit k = begin_kit(new_device(), "300q 300q 300q", options, BP_POLICY_MAX, 0);
     open_pool(&k, NULL);
@@ -259,9 +244,8 @@ static void test_fp8(void **state)
 }
 
 /* All roles at once; state is always live and never shares. */
-static void test_roles(void **state)
+TEST(roles)
 {
-    (void)state;
     scenario_options options = {.prefetch = 2, .grad_units = 3, .grad_comm_dtype = BP_DTYPE_FP32};
     options.roles = PARAM | TRANSPOSE | GRAD | GRAD_COMM | STATE;
     kit k = kit_with(model_of("300q,40 200 300q,40 100f,70 20"), options, 0, BP_STRICT_ERROR);
@@ -271,9 +255,8 @@ static void test_roles(void **state)
 }
 
 /* Units that do not fit the fixed pool are dynamic if that fallback was requested. */
-static void test_fixed_with_dynamic_rest(void **state)
+TEST(fixed_with_dynamic_rest)
 {
-    (void)state;
     kit k = begin_kit(new_device(), NULL, TRAINING, BP_POLICY_FIXED, 0);
     k.w = make_scenario(model_of(UNITS), TRAINING);
     k.plan = make_plan(&k.w, BP_POLICY_FIXED, 0, BP_FALLBACK_DYNAMIC);
@@ -292,9 +275,8 @@ static void test_fixed_with_dynamic_rest(void **state)
 }
 
 /* Strict assignment without a message callback, and without alternatives. */
-static void test_choices_that_do_not_apply(void **state)
+TEST(choices_that_do_not_apply)
 {
-    (void)state;
     bp_pool_config config = pool_config();
     config.strict = BP_STRICT_WARN;
     kit k = begin_kit(new_device(), UNITS, TRAINING, BP_POLICY_SCHEDULED, 0); /* its requests have no class */
@@ -330,9 +312,8 @@ static void *serve_alone(void *argument)
 }
 
 /* Pools are independent per device and thread: the same requests at once, at the same offsets. */
-static void test_instances(void **state)
+TEST(instances)
 {
-    (void)state;
     kit k[3];
     pthread_t threads[3];
     for (size_t i = 0; i < 3; i++)
@@ -355,23 +336,4 @@ static void test_instances(void **state)
     }
     for (size_t i = 0; i < 3; i++)
         end_kit(&k[i]);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_watching),
-        cmocka_unit_test(test_hot_path),
-        cmocka_unit_test(test_outside_parameters_prefetch),
-        cmocka_unit_test(test_big_unit_arrives_late),
-        cmocka_unit_test(test_one_forward_one_backward),
-        cmocka_unit_test(test_shared_weights),
-        cmocka_unit_test(test_odd_units),
-        cmocka_unit_test(test_fp8),
-        cmocka_unit_test(test_roles),
-        cmocka_unit_test(test_fixed_with_dynamic_rest),
-        cmocka_unit_test(test_choices_that_do_not_apply),
-        cmocka_unit_test(test_instances),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,4 @@
 /* Streams promised with bp_pool_set_stream: reuse on them needs no event, and another stream is an error instead of a race. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "support/pools.h"
 
 #define FOUR "1000 1000 1000 1000"
@@ -34,9 +27,8 @@ static kit four_promised(scenario_options options)
     return k;
 }
 
-static void test_arguments(void **state)
+TEST(arguments)
 {
-    (void)state;
     kit k = four(PARAM_ONLY);
     uint32_t id = param(&k, 0), with_none[] = {id, (uint32_t)k.requests};
     assert_ok(bp_pool_set_stream(k.pool, NULL, 0, k.streams[0]));
@@ -63,9 +55,8 @@ static void test_arguments(void **state)
 }
 
 /* An id may occur twice, also if the call fails and is undone. */
-static void test_ids_twice(void **state)
+TEST(ids_twice)
 {
-    (void)state;
     kit k = four(PARAM_ONLY);
     uint32_t u0 = param(&k, 0), u2 = param(&k, 2), twice[] = {u0, u2, u0};
     assert_ok(bp_pool_set_stream(k.pool, twice, 3, k.streams[0]));
@@ -84,9 +75,8 @@ static void test_ids_twice(void **state)
     end_kit(&k);
 }
 
-static void test_nothing_is_recorded(void **state)
+TEST(nothing_is_recorded)
 {
-    (void)state;
     kit k = four_promised(TRAINING);
     unsigned long before = recorded();
     for (uint32_t u = 0; u < 4; u++) {
@@ -119,9 +109,8 @@ static void test_nothing_is_recorded(void **state)
 
 /* Points are omitted only if all requests of the memory have the same stream: u0 and u2 share, u1 and u3 share. Without strict assignment
  * all four requests must, as each may get either copy. */
-static void test_all_that_share(void **state)
+TEST(all_that_share)
 {
-    (void)state;
     for (int any = 0; any < 2; any++) {
         kit k = begin_kit(new_counted(new_device(), &counts), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
         bp_pool_config config = pool_config();
@@ -146,9 +135,8 @@ static void test_all_that_share(void **state)
 }
 
 /* Bound requests can have promises too. */
-static void test_bound_requests(void **state)
+TEST(bound_requests)
 {
-    (void)state;
     kit k = begin_kit(new_counted(new_device(), &counts), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     config.persistent_bytes = 4096;
@@ -173,9 +161,8 @@ static void test_bound_requests(void **state)
 }
 
 /* The order without an event exists; other streams that took part are waited for. */
-static void test_order(void **state)
+TEST(order)
 {
-    (void)state;
     kit k = four_promised(PARAM_ONLY);
     for (int by_use = 0; by_use < 2; by_use++) {
         gate g = {0};
@@ -196,9 +183,8 @@ static void test_order(void **state)
     end_kit(&k);
 }
 
-static void test_another_stream(void **state)
+TEST(another_stream)
 {
-    (void)state;
     kit k = four_promised(TRAINING);
     assert_refused(&k, param(&k, 0), k.streams[1], "u0", "s1");
     assert_refused(&k, id_of(&k, 0, BP_ROLE_GRAD, 0), k.streams[0], "u0", "s0");
@@ -223,9 +209,8 @@ static void take_long(void *argument)
 }
 
 /* Omitted points order nothing on another stream: a change waits for the promised stream, and is refused while requests are live. */
-static void test_changes(void **state)
+TEST(changes)
 {
-    (void)state;
     for (int dropped = 0; dropped < 2; dropped++) { /* another stream, or none */
         kit k = four_promised(PARAM_ONLY);
         uint32_t id = param(&k, 0);
@@ -251,9 +236,8 @@ static void test_changes(void **state)
 }
 
 /* A destroyed promised stream must be replaced before the next acquire. */
-static void test_destroyed_promised_stream(void **state)
+TEST(destroyed_promised_stream)
 {
-    (void)state;
     kit k = four(PARAM_ONLY);
     bp_stream *passing = NULL, *gone;
     uint32_t id = param(&k, 0);
@@ -273,9 +257,8 @@ static void test_destroyed_promised_stream(void **state)
 }
 
 /* The schedule on streams that pause: all-gathers on s0, releases on s1. */
-static void test_walk(void **state)
+TEST(walk)
 {
-    (void)state;
     kit k = begin_kit(new_counted(new_slow_device(50, 9), &counts), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
     open_pool(&k, NULL);
     promise_stream(&k, BP_ROLE_PARAM, k.streams[0]);
@@ -289,9 +272,8 @@ static void test_walk(void **state)
 
 /* A promise ends because a neighbour has another one, or none, while work of the promised stream is in flight: the neighbour is ordered
  * after this work, and vice versa. */
-static void test_a_late_neighbour(void **state)
+TEST(a_late_neighbour)
 {
-    (void)state;
     for (int promised = 0; promised < 2; promised++) {
         kit k = four_promised(PARAM_ONLY);
         uint32_t first = param(&k, 0), second = param(&k, 2);
@@ -320,22 +302,4 @@ static void test_a_late_neighbour(void **state)
         assert_int_equal(statistics_of(k.pool).elided, 1);
         end_kit(&k);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_ids_twice),
-        cmocka_unit_test(test_all_that_share),
-        cmocka_unit_test(test_nothing_is_recorded),
-        cmocka_unit_test(test_bound_requests),
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_another_stream),
-        cmocka_unit_test(test_changes),
-        cmocka_unit_test(test_a_late_neighbour),
-        cmocka_unit_test(test_destroyed_promised_stream),
-        cmocka_unit_test(test_walk),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,4 @@
 /* Strict assignment: the planned copy or any free one; sealing and overflow. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <string.h>
 
@@ -54,9 +47,8 @@ static uint64_t copy_of(const kit *k, uint32_t unit)
 }
 
 /* A request gets the planned copy at any level of strictness, in any order of requests. */
-static void test_planned_copies(void **state)
+TEST(planned_copies)
 {
-    (void)state;
     for (size_t i = 0; i < 3; i++) {
         messages m = {0};
         kit k = six_units(LEVELS[i], 3, &m);
@@ -84,9 +76,8 @@ static void test_planned_copies(void **state)
 }
 
 /* If the planned copy is held: the lowest free one. The planned one again once it is free. */
-static void test_lowest_free_copy(void **state)
+TEST(lowest_free_copy)
 {
-    (void)state;
     kit k = six_units(BP_STRICT_OFF, 3, NULL);
     char *copy[3];
     for (uint32_t u = 0; u < 3; u++)
@@ -109,9 +100,8 @@ static void test_lowest_free_copy(void **state)
 }
 
 /* Another request holds the copy of u0, and another copy is free. */
-static void test_deviation(void **state)
+TEST(deviation)
 {
-    (void)state;
     for (size_t i = 0; i < 3; i++) {
         messages m = {0};
         bool allowed = LEVELS[i] != BP_STRICT_ERROR;
@@ -160,9 +150,8 @@ static void test_deviation(void **state)
 }
 
 /* A refusal names the holder of the planned copy, also if that deviates. */
-static void test_refusal_names_holder(void **state)
+TEST(refusal_names_holder)
 {
-    (void)state;
     kit k = six_units(BP_STRICT_ERROR, 2, NULL);
     take(&k, param(&k, 0), k.streams[0]);
     take(&k, param(&k, 3), k.streams[0]);
@@ -180,9 +169,8 @@ static void test_refusal_names_holder(void **state)
 }
 
 /* Deviating requests are ordered like any other. */
-static void test_deviation_is_ordered(void **state)
+TEST(deviation_is_ordered)
 {
-    (void)state;
     kit k = six_units(BP_STRICT_OFF, 2, NULL);
     gate g = {0};
     flag done = 0;
@@ -199,9 +187,8 @@ static void test_deviation_is_ordered(void **state)
     end_kit(&k);
 }
 
-static void test_seal(void **state)
+TEST(seal)
 {
-    (void)state;
     static const bp_strict levels[] = {BP_STRICT_OFF, BP_STRICT_WARN};
     for (size_t i = 0; i < 2; i++) {
         messages m = {0};
@@ -228,9 +215,8 @@ static void test_seal(void **state)
 }
 
 /* The number of buffers matters, not which ones are held. */
-static void test_three_buffers(void **state)
+TEST(three_buffers)
 {
-    (void)state;
     kit k = six_units(BP_STRICT_OFF, 3, NULL);
     bool live[6] = {false};
     unsigned held = 0, busy = 0;
@@ -264,9 +250,8 @@ static void test_three_buffers(void **state)
 
 /* ---- overflow ------------------------------------------------------------------------------------------------------ */
 
-static void test_overflow(void **state)
+TEST(overflow)
 {
-    (void)state;
     static const bp_strict levels[] = {BP_STRICT_ERROR, BP_STRICT_OFF};
     for (size_t i = 0; i < 2; i++) {
         kit k = begin_kit(new_device(), SIX, PARAM_ONLY, BP_POLICY_MAX, 2);
@@ -327,9 +312,8 @@ static void test_overflow(void **state)
 
 /* Overflow is allowed, then the pool sealed: overflow requests are refused like any deviation. The smallest overflow memory fits one
  * request. */
-static void test_overflow_and_seal(void **state)
+TEST(overflow_and_seal)
 {
-    (void)state;
     kit k = begin_kit(new_device(), SIX, PARAM_ONLY, BP_POLICY_MAX, 2);
     bp_pool_config config = pool_config();
     config.overflow_bytes = aligned(2000);
@@ -347,9 +331,8 @@ static void test_overflow_and_seal(void **state)
 }
 
 /* Overflow memory smaller than the largest request serves small ones. */
-static void test_small_overflow(void **state)
+TEST(small_overflow)
 {
-    (void)state;
     kit k = begin_kit(new_device(), "1000,100 1000,100 1000,100", PARAM_ONLY, BP_POLICY_MAX, 2);
     bp_pool_config config = pool_config();
     config.overflow_bytes = aligned(200);
@@ -363,21 +346,4 @@ static void test_small_overflow(void **state)
     take(&k, id_of(&k, 2, BP_ROLE_PARAM, 1), k.streams[0]);
     assert_int_equal(statistics_of(k.pool).overflows, 1);
     end_kit(&k);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_planned_copies),
-        cmocka_unit_test(test_lowest_free_copy),
-        cmocka_unit_test(test_deviation),
-        cmocka_unit_test(test_deviation_is_ordered),
-        cmocka_unit_test(test_refusal_names_holder),
-        cmocka_unit_test(test_seal),
-        cmocka_unit_test(test_three_buffers),
-        cmocka_unit_test(test_overflow),
-        cmocka_unit_test(test_overflow_and_seal),
-        cmocka_unit_test(test_small_overflow),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

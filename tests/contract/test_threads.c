@@ -1,12 +1,5 @@
 /* Several threads on one pool: concurrent calls on different requests are not a race, on the same request they are reported. Run under
  * ThreadSanitizer as well. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
@@ -203,9 +196,8 @@ static void share_buffers(bp_device *device, bp_strict strict, uint32_t copies, 
     contend(&k, bytes, copies * aligned(600), rounds, memory);
 }
 
-static void test_contention(void **state)
+TEST(contention)
 {
-    (void)state;
     share_buffers(new_null(), BP_STRICT_OFF, 4, 10000, false);
     share_buffers(new_null(), BP_STRICT_OFF, 3, 5000, false);
     share_buffers(new_null(), BP_STRICT_ERROR, 2, 5000, false);
@@ -215,9 +207,8 @@ static void test_contention(void **state)
 }
 
 /* Partially overlapping buffers: two conflicting requests are never both held. */
-static void test_contention_for_overlaps(void **state)
+TEST(contention_for_overlaps)
 {
-    (void)state;
     seed(21);
     for (int round = 0; round < 6; round++) {
         place places[MOST_PLACES];
@@ -276,9 +267,8 @@ static void *hold(void *argument)
 }
 
 /* The high-water mark is exact: released bytes serve other threads' acquires before it rises. */
-static void test_peak(void **state)
+TEST(peak)
 {
-    (void)state;
     _Static_assert(MANY > BP_LANES, "some threads share a lane");
     kit k = open_apart();
     static const uint32_t counts[] = {1, 3, 2, 9, MANY, 5};
@@ -331,9 +321,8 @@ static void *pass_requests(void *argument)
 }
 
 /* The hash has the order of each thread's acquires, not how the threads interleave. */
-static void test_sequence_of_threads(void **state)
+TEST(sequence_of_threads)
 {
-    (void)state;
     uint64_t hashes[3];
     for (int way = 0; way < 3; way++) {
         kit k = open_apart();
@@ -383,9 +372,8 @@ static void *share(void *argument)
 }
 
 /* Two concurrent calls on one request are a mistake and may be refused; the bookkeeping stays correct. */
-static void test_one_request(void **state)
+TEST(one_request)
 {
-    (void)state;
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         if (!ALLOCATORS[a].pooled)
             continue;
@@ -409,9 +397,8 @@ static void test_one_request(void **state)
 }
 
 /* A call that meets another call on its request says so, also if this thread's earlier call used the same request. */
-static void test_busy_request(void **state)
+TEST(busy_request)
 {
-    (void)state;
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         kit k = open_kit(&ALLOCATORS[a], light_device());
         const uint32_t id = param(&k, 0), twice[] = {param(&k, 1), id, id};
@@ -462,9 +449,8 @@ static void *bind_many(void *argument)
     return (void *)wrong;
 }
 
-static void test_binding_beside(void **state)
+TEST(binding_beside)
 {
-    (void)state;
     kit k = begin_kit(new_null(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     config.persistent_bytes = 250 * 256;
@@ -479,15 +465,4 @@ static void test_binding_beside(void **state)
     assert_null(wrong);
     assert_int_equal(statistics_of(k.pool).requests, k.requests + 500);
     end_kit(&k);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_contention),          cmocka_unit_test(test_contention_for_overlaps),
-        cmocka_unit_test(test_one_request),         cmocka_unit_test(test_busy_request),
-        cmocka_unit_test(test_binding_beside),      cmocka_unit_test(test_peak),
-        cmocka_unit_test(test_sequence_of_threads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

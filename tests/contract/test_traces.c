@@ -1,11 +1,4 @@
 /* Traces of a pool, and the recorded schedules made from them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -26,9 +19,8 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static void test_events(void **state)
+TEST(events)
 {
-    (void)state;
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         for (int timestamps = 0; timestamps < 2; timestamps++) {
             kit k = open_kit(&ALLOCATORS[a], device_at(0));
@@ -76,9 +68,8 @@ static void test_events(void **state)
     }
 }
 
-static void test_ring(void **state)
+TEST(ring)
 {
-    (void)state;
     kit k = open_kit(&ALLOCATORS[2], light_device());
     bp_pool_event event = {.size = sizeof event};
     assert_fails(bp_pool_trace_get(k.pool, 0, &event), BP_ERR_INVALID_ARGUMENT, NULL);
@@ -150,9 +141,8 @@ static uint64_t bound_of(const bp_model *model, bp_policy policy, uint64_t *byte
     return bound;
 }
 
-static void test_a_trace_is_a_schedule(void **state)
+TEST(a_trace_is_a_schedule)
 {
-    (void)state;
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         kit k = recorded_kit(&ALLOCATORS[a]);
         bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 600);
@@ -199,9 +189,8 @@ static void test_a_trace_is_a_schedule(void **state)
 }
 
 /* Event for event. */
-static void test_order_of_events(void **state)
+TEST(order_of_events)
 {
-    (void)state;
     kit k = recorded_kit(&ALLOCATORS[2]);
     const uint32_t ids[] = {id_of(&k, 1, BP_ROLE_PARAM, 1), param(&k, 0), param(&k, 1)};
     assert_ok(bp_pool_acquire(k.pool, ids, 3, k.streams[0], NULL));
@@ -234,9 +223,8 @@ static void assert_no_schedule(const kit *k, uint64_t first, uint64_t last, bp_s
     bp_model_destroy(&model);
 }
 
-static void test_windows(void **state)
+TEST(windows)
 {
-    (void)state;
     kit k = recorded_kit(&ALLOCATORS[2]);
     uint32_t u0 = param(&k, 0), u1 = param(&k, 1), u4 = param(&k, 4);
     assert_no_schedule(&k, 0, 100, BP_ERR_INVALID_ARGUMENT, NULL); /* nothing yet */
@@ -277,16 +265,4 @@ static void test_windows(void **state)
     drop(&k, u1, k.streams[0]);
     assert_no_schedule(&k, 20, 20, BP_ERR_SCHEDULE, "u0");
     end_kit(&k);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_events),
-        cmocka_unit_test(test_ring),
-        cmocka_unit_test(test_a_trace_is_a_schedule),
-        cmocka_unit_test(test_order_of_events),
-        cmocka_unit_test(test_windows),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,4 @@
 /* A pool driven through its schedule. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/device_ops.h>
 #include <bucketpool/pool.h>
 

@@ -2,17 +2,11 @@
 #ifndef BP_TESTS_CUDA_FAKE_SUPPORT_H
 #define BP_TESTS_CUDA_FAKE_SUPPORT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdatomic.h>
 #include <time.h>
 
 #include "driver.h"
+#include "support/suite.h"
 
 #define okay(call) assert_int_equal((call), 0)
 

@@ -1,19 +1,11 @@
 /* Launches: their waits, waits of later requests, their memory, and requests that were live when the capture began. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/capture.h>
 
 #include "captures.h"
 #include "support/driver.h"
 
-static void test_launches(void **state)
+TEST(launches)
 {
-    (void)state;
     kit k = open_max();
     bp_capture *capture = begin(&k);
     assert_fails(bp_capture_before_launch(capture, k.streams[0]), BP_ERR_CAPTURE, "not ended");
@@ -68,9 +60,8 @@ static void test_launches(void **state)
 }
 
 /* Between before_launch and launched other memory of the pool stays usable. */
-static void test_launching(void **state)
+TEST(launching)
 {
-    (void)state;
     kit k = open_max();
     int attached = 0;
     bp_capture *captures[2];
@@ -103,9 +94,8 @@ static void test_launching(void **state)
 }
 
 /* An owned request that a graph reads has a fixed address. */
-static void test_owned_moved(void **state)
+TEST(owned_moved)
 {
-    (void)state;
     kit k = begin_kit(new_cuda(), "500 500 500", TRAINING, BP_POLICY_MAX, 2);
     bp_pool_config config = pool_config();
     config.strict = BP_STRICT_OFF;
@@ -133,9 +123,8 @@ static void test_owned_moved(void **state)
 }
 
 /* An owned request became live again after the capture: the launch waits once for the earlier users of its memory. */
-static void test_owned_again(void **state)
+TEST(owned_again)
 {
-    (void)state;
     kit k = open_max();
     uint32_t owned = param(&k, 0);
     take(&k, owned, k.streams[0]);
@@ -170,9 +159,8 @@ static void test_owned_again(void **state)
 }
 
 /* Zeros of an acquire after the capture are written before the launch. */
-static void test_owned_zeros(void **state)
+TEST(owned_zeros)
 {
-    (void)state;
     kit k = open_max();
     bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 1024);
     uint32_t id;
@@ -203,9 +191,8 @@ static void test_owned_zeros(void **state)
 }
 
 /* A launch needs a stream entry of each owned request; the error comes before the graph runs. */
-static void test_owned_on_most_streams(void **state)
+TEST(owned_on_most_streams)
 {
-    (void)state;
     kit k = open_max();
     uint32_t owned = param(&k, 0);
     bp_stream *streams[BP_LIVE_STREAMS];
@@ -234,9 +221,8 @@ static void test_owned_on_most_streams(void **state)
 }
 
 /* A graph destroyed between the two calls frees its memory, also during another capture. */
-static void test_forgotten_while_launching(void **state)
+TEST(forgotten_while_launching)
 {
-    (void)state;
     kit k = open_max();
     bp_capture *capture = begin(&k);
     assert_ok(bp_graph_begin(k.streams[0]));
@@ -251,18 +237,4 @@ static void test_forgotten_while_launching(void **state)
     bp_graph_destroy(&graph);
     assert_serves(&k);
     end_kit(&k);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_launches),
-        cmocka_unit_test(test_launching),
-        cmocka_unit_test(test_owned_moved),
-        cmocka_unit_test(test_owned_again),
-        cmocka_unit_test(test_owned_zeros),
-        cmocka_unit_test(test_owned_on_most_streams),
-        cmocka_unit_test(test_forgotten_while_launching),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,5 @@
 /* Random programs: pools used eagerly, captured, cancelled half-way and launched again, in turn and on several streams. Every read is
  * checked when it runs, eagerly or in a graph. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/capture.h>
 
 #include <pthread.h>
@@ -424,9 +417,8 @@ static uint32_t run(const allocator_row *row, bool promised, uint64_t seed)
     return p.launches;
 }
 
-static void test_programs(void **state)
+TEST(programs)
 {
-    (void)state;
     const char *first = getenv("FIRST"), *count = getenv("COUNT");
     uint64_t from = first != NULL ? strtoull(first, NULL, 10) : 1,
              rounds = count != NULL ? strtoull(count, NULL, 10) : 3;
@@ -470,9 +462,8 @@ static void *run_beside(void *argument)
     return NULL;
 }
 
-static void test_threads(void **state)
+TEST(threads)
 {
-    (void)state;
     kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_SCHEDULED, 0);
     bp_pool_config config = pool_config();
     open_pool(&k, &config);
@@ -511,10 +502,4 @@ static void test_threads(void **state)
     give_looks(p.looks);
     give_looks(beside.looks);
     end_kit(&k);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_programs), cmocka_unit_test(test_threads)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

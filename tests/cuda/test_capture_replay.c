@@ -1,12 +1,5 @@
 /* Captured and replayed work leaves the same bytes as eager work: whole iterations and single layers, mixed with eager ones, on every
  * allocator. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/capture.h>
 
 #include "support/driver.h"
@@ -90,9 +83,8 @@ static void run_iterations(const allocator_row *row, bool promised, uint32_t eag
     end_kit(&k);
 }
 
-static void test_iterations(void **state)
+TEST(iterations)
 {
-    (void)state;
     for (size_t i = 0; i < ALLOCATOR_COUNT; i++) {
         if (!ALLOCATORS[i].pooled)
             continue;
@@ -105,9 +97,8 @@ static void test_iterations(void **state)
 
 /* Replays and eager iterations without host waits in between: only the points recorded by launches separate them. Each has different
  * inputs, so that a wrong order shows. */
-static void test_back_to_back(void **state)
+TEST(back_to_back)
 {
-    (void)state;
     for (size_t i = 0; i < ALLOCATOR_COUNT; i++) {
         if (!ALLOCATORS[i].pooled)
             continue;
@@ -143,9 +134,8 @@ static void test_back_to_back(void **state)
 
 #define LAYERS 6
 
-static void test_layers(void **state)
+TEST(layers)
 {
-    (void)state;
     for (size_t i = 0; i < ALLOCATOR_COUNT; i++) {
         if (!ALLOCATORS[i].pooled)
             continue;
@@ -183,9 +173,8 @@ static void test_layers(void **state)
 /* ---- requests live before the capture ------------------------------------------------------------------------------ */
 
 /* Reads a request that was prefetched eagerly, and a persistent one, inside the capture. */
-static void test_owned_and_persistent(void **state)
+TEST(owned_and_persistent)
 {
-    (void)state;
     kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_SCHEDULED, 0);
     bp_pool_config config = pool_config();
     config.persistent_bytes = 4096;
@@ -249,9 +238,8 @@ static void test_owned_and_persistent(void **state)
 
 /* More points than a ring has are recorded inside a capture. Points recorded earlier by another pool must not be replaced by events of
  * the capture, which cannot be waited for outside. */
-static void test_points_of_another_pool(void **state)
+TEST(points_of_another_pool)
 {
-    (void)state;
     kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     open_pool(&k, &config);
@@ -281,16 +269,4 @@ static void test_points_of_another_pool(void **state)
     destroy(&c);
     bp_pool_destroy(&first);
     end_kit(&k);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_iterations),
-        cmocka_unit_test(test_back_to_back),
-        cmocka_unit_test(test_layers),
-        cmocka_unit_test(test_owned_and_persistent),
-        cmocka_unit_test(test_points_of_another_pool),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,4 @@
 /* Refusals of captures, and the pool afterwards: cells of the matrix in docs/guides/cuda_graphs.md, and misuse of captures. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/capture.h>
 
 #include <pthread.h>
@@ -14,9 +7,8 @@
 #include "support/driver.h"
 #include "support/trace_device.h"
 
-static void test_arguments(void **state)
+TEST(arguments)
 {
-    (void)state;
     kit k = open_max();
     bp_capture *capture = NULL;
     bp_capture_config config;
@@ -47,9 +39,8 @@ static void test_arguments(void **state)
     end_kit(&k);
 }
 
-static void test_live_before(void **state)
+TEST(live_before)
 {
-    (void)state;
     kit k = open_max();
     bp_capture *capture = NULL;
     take(&k, param(&k, 3), k.streams[2]);
@@ -67,9 +58,8 @@ static void test_live_before(void **state)
 }
 
 /* bp_capture_begin precedes the runtime's begin. */
-static void test_begun_too_late(void **state)
+TEST(begun_too_late)
 {
-    (void)state;
     kit k = open_max();
     bp_capture *capture = NULL;
     drop(&k, param(&k, 0), (take(&k, param(&k, 0), k.streams[0]), k.streams[1]));
@@ -81,9 +71,8 @@ static void test_begun_too_late(void **state)
     end_kit(&k);
 }
 
-static void test_balance(void **state)
+TEST(balance)
 {
-    (void)state;
     kit k = open_max();
     bp_capture *capture = begin(&k);
     assert_ok(bp_graph_begin(k.streams[0]));
@@ -99,9 +88,8 @@ static void test_balance(void **state)
 }
 
 /* Requests live before the capture are live afterwards, and cannot be released inside. */
-static void test_abandon_puts_back(void **state)
+TEST(abandon_puts_back)
 {
-    (void)state;
     kit k = open_max();
     uint32_t owned = param(&k, 0);
     void *address = take(&k, owned, k.streams[0]);
@@ -145,9 +133,8 @@ static void test_abandon_puts_back(void **state)
 /* ---- inside -------------------------------------------------------------------------------------------------------- */
 
 /* capture x registration: refused inside; attached observers stay; attaching afterwards leaves the graph valid. */
-static void test_matrix_registration(void **state)
+TEST(matrix_registration)
 {
-    (void)state;
     kit k = open_max();
     int before = 0, inside = 0, after = 0;
     const int slabs = (int)bp_pool_get_info(k.pool)->slab_count;
@@ -174,9 +161,8 @@ static void test_matrix_registration(void **state)
     end_kit(&k);
 }
 
-static void test_dynamic_inside(void **state)
+TEST(dynamic_inside)
 {
-    (void)state;
     kit k = open_max();
     bp_bind bind = bind_of("", 3, BP_ROLE_PARAM, BP_DTYPE_BF16, 512);
     bind.placement = BP_PLACE_DYNAMIC;
@@ -198,9 +184,8 @@ static void test_dynamic_inside(void **state)
 }
 
 /* Addresses become part of the graph: at any `strict` a request keeps its buffer, and overflow memory is not served. */
-static void test_no_deviation_inside(void **state)
+TEST(no_deviation_inside)
 {
-    (void)state;
     kit k = begin_kit(new_cuda(), "500 500 500", TRAINING, BP_POLICY_MAX, 2);
     bp_pool_config config = pool_config();
     config.strict = BP_STRICT_OFF;
@@ -226,9 +211,8 @@ static void test_no_deviation_inside(void **state)
     end_kit(&k);
 }
 
-static void test_streams_made_inside(void **state)
+TEST(streams_made_inside)
 {
-    (void)state;
     kit k = open_max();
     bp_capture *capture = begin(&k);
     assert_ok(bp_graph_begin(k.streams[0]));
@@ -255,9 +239,8 @@ static bp_status destroy_on_event_create(void *user, const device_call *call)
 }
 
 /* A stream may be destroyed while begin makes the rings for captures. */
-static void test_stream_destroyed_by_another(void **state)
+TEST(stream_destroyed_by_another)
 {
-    (void)state;
     bp_stream *victim = NULL;
     bp_device *inner = new_cuda(), *device;
     assert_ok(trace_device_create(inner, destroy_on_event_create, &victim, &device));
@@ -278,9 +261,8 @@ static void test_stream_destroyed_by_another(void **state)
 
 /* ---- checked mode -------------------------------------------------------------------------------------------------- */
 
-static void test_undeclared(void **state)
+TEST(undeclared)
 {
-    (void)state;
     kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     config.capture_check = BP_CAPTURE_CHECK_ALWAYS;
@@ -301,9 +283,8 @@ static void test_undeclared(void **state)
 }
 
 /* A launch on a captured stream would become part of another graph. */
-static void test_launch_on_captured_stream(void **state)
+TEST(launch_on_captured_stream)
 {
-    (void)state;
     kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     config.capture_check = BP_CAPTURE_CHECK_ALWAYS;
@@ -326,9 +307,8 @@ static void test_launch_on_captured_stream(void **state)
 }
 
 /* Even without the check the driver refuses the wait; the message is ours. */
-static void test_undeclared_and_unchecked(void **state)
+TEST(undeclared_and_unchecked)
 {
-    (void)state;
     kit k = begin_kit(new_cuda(), "500 500 500", TRAINING, BP_POLICY_MAX, 2);
     bp_pool_config config = pool_config();
     config.capture_check = BP_CAPTURE_CHECK_OFF;
@@ -344,9 +324,8 @@ static void test_undeclared_and_unchecked(void **state)
     end_kit(&k);
 }
 
-static void test_pool_destroyed_first(void **state)
+TEST(pool_destroyed_first)
 {
-    (void)state;
     kit k = open_max();
     bp_capture *capture = begin(&k), *open;
     assert_ok(bp_capture_end(capture));
@@ -383,9 +362,8 @@ static void *capture_elsewhere(void *argument)
 }
 
 /* Another thread captures something else, so that a device-wide wait is not allowed: the pool waits for its own work all the same. */
-static void test_pool_destroyed_while_others_capture(void **state)
+TEST(pool_destroyed_while_others_capture)
 {
-    (void)state;
     kit k = open_max();
     gate g = {0};
     flag ran = 0;
@@ -404,9 +382,8 @@ static void test_pool_destroyed_while_others_capture(void **state)
     end_kit(&k);
 }
 
-static void test_touched_slabs(void **state)
+TEST(touched_slabs)
 {
-    (void)state;
     kit k = open_max();
     bp_capture *capture = begin(&k);
     assert_ok(bp_graph_begin(k.streams[0]));
@@ -423,27 +400,4 @@ static void test_touched_slabs(void **state)
     bp_graph_destroy(&graph);
     bp_capture_destroy(&capture);
     end_kit(&k);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_live_before),
-        cmocka_unit_test(test_begun_too_late),
-        cmocka_unit_test(test_balance),
-        cmocka_unit_test(test_abandon_puts_back),
-        cmocka_unit_test(test_matrix_registration),
-        cmocka_unit_test(test_dynamic_inside),
-        cmocka_unit_test(test_no_deviation_inside),
-        cmocka_unit_test(test_streams_made_inside),
-        cmocka_unit_test(test_stream_destroyed_by_another),
-        cmocka_unit_test(test_undeclared),
-        cmocka_unit_test(test_launch_on_captured_stream),
-        cmocka_unit_test(test_undeclared_and_unchecked),
-        cmocka_unit_test(test_pool_destroyed_first),
-        cmocka_unit_test(test_pool_destroyed_while_others_capture),
-        cmocka_unit_test(test_touched_slabs),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

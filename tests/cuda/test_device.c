@@ -1,11 +1,4 @@
 /* The cuda device on the emulated driver: loading, requested memory properties, current contexts, and failures of each driver call. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/capture.h>
 #include <bucketpool/cuda.h>
 
@@ -63,9 +56,8 @@ static void assert_clean(void)
 
 /* ---- finding it ---------------------------------------------------------------------------------------------------- */
 
-static void test_finding(void **state)
+TEST(finding)
 {
-    (void)state;
     fake_cuda_config config = defaults();
     bp_device *device = NULL;
     configure(&config);
@@ -90,9 +82,8 @@ static void test_finding(void **state)
     assert_clean();
 }
 
-static void test_loading(void **state)
+TEST(loading)
 {
-    (void)state;
     bp_cuda_driver driver;
     assert_fails(bp_cuda_driver_load(NULL, NULL), BP_ERR_INVALID_ARGUMENT, "table");
     assert_fails(bp_cuda_driver_load("/nowhere/libcuda.so.1", &driver), BP_ERR_NO_DEVICE, "no CUDA driver", "/nowhere");
@@ -123,9 +114,8 @@ static void test_loading(void **state)
 
 /* ---- memory properties ----------------------------------------------------------------------------------------------- */
 
-static void test_handles_and_granularity(void **state)
+TEST(handles_and_granularity)
 {
-    (void)state;
     static const struct {
         int fabric_attribute, fabric_answer, file_attribute, no_fabric, expected;
     } cases[] = {{1, 0, 1, 0, 9},   {1, 800, 1, 0, 1}, {1, 801, 1, 0, 1}, {0, 0, 1, 0, 1},
@@ -170,9 +160,8 @@ static void test_handles_and_granularity(void **state)
 }
 
 /* Plain allocations work; so do devices without the stream-ordered allocator, or without virtual memory. */
-static void test_plain_memory(void **state)
+TEST(plain_memory)
 {
-    (void)state;
     for (int pools = 0; pools < 2; pools++) {
         fake_cuda_config config = defaults();
         configure(&config);
@@ -237,9 +226,8 @@ static void use_everything(bp_device *device)
 }
 
 /* Without a context, and with another device's, every call works and leaves the current context unchanged. */
-static void test_current_context(void **state)
+TEST(current_context)
 {
-    (void)state;
     fake_cuda_config config = defaults();
     config.devices = 2;
     config.peers = 1;
@@ -283,9 +271,8 @@ static int release_in_context(unsigned long long handle)
 }
 
 /* No rule allows allocating on a thread without a context. */
-static void test_memory_in_context(void **state)
+TEST(memory_in_context)
 {
-    (void)state;
     fake_cuda_config config = defaults();
     configure(&config);
     asked = table;
@@ -299,9 +286,8 @@ static void test_memory_in_context(void **state)
     assert_clean();
 }
 
-static void test_imported_streams(void **state)
+TEST(imported_streams)
 {
-    (void)state;
     fake_cuda_config config = defaults();
     config.devices = 2;
     configure(&config);
@@ -349,9 +335,8 @@ static void test_imported_streams(void **state)
     assert_clean();
 }
 
-static void test_stream_pool(void **state)
+TEST(stream_pool)
 {
-    (void)state;
     fake_cuda_config config = defaults();
     configure(&config);
     bp_cuda_config cuda = on_table();
@@ -370,9 +355,8 @@ static void test_stream_pool(void **state)
 }
 
 /* If the driver refuses to synchronise, a destroyed stream may have work: pools continue to record points on it. */
-static void test_stream_that_cannot_be_waited_for(void **state)
+TEST(stream_that_cannot_be_waited_for)
 {
-    (void)state;
     for (int imported = 0; imported < 2; imported++) {
         fake_cuda_config config = defaults();
         configure(&config);
@@ -408,9 +392,8 @@ static void test_stream_that_cannot_be_waited_for(void **state)
 
 /* ---- out of memory ---------------------------------------------------------------------------------------------------- */
 
-static void test_out_of_memory(void **state)
+TEST(out_of_memory)
 {
-    (void)state;
     fake_cuda_config config = defaults();
     config.memory = 3 * 65536;
     configure(&config);
@@ -548,9 +531,8 @@ static bool gives_back(const char *function)
     return false;
 }
 
-static void test_each_call_fails(void **state)
+TEST(each_call_fails)
 {
-    (void)state;
     unsigned long failed = 0;
     for (size_t f = 0; fake_cuda_function(f) != NULL; f++) {
         const char *function = fake_cuda_function(f);
@@ -620,9 +602,8 @@ static bool capture_and_launch(kit *k, uint32_t owned)
     return fine;
 }
 
-static void test_pool_serves_after_failures(void **state)
+TEST(pool_serves_after_failures)
 {
-    (void)state;
     static const char *const calls[] = {"cuCtxPushCurrent",     "cuEventCreate",       "cuEventRecord",
                                         "cuStreamWaitEvent",    "cuStreamSynchronize", "cuStreamGetCaptureInfo",
                                         "cuStreamBeginCapture", "cuStreamEndCapture",  "cuGraphInstantiate",
@@ -654,23 +635,4 @@ static void test_pool_serves_after_failures(void **state)
         }
     }
     assert_true(failed > 20);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_finding),
-        cmocka_unit_test(test_loading),
-        cmocka_unit_test(test_handles_and_granularity),
-        cmocka_unit_test(test_plain_memory),
-        cmocka_unit_test(test_current_context),
-        cmocka_unit_test(test_memory_in_context),
-        cmocka_unit_test(test_imported_streams),
-        cmocka_unit_test(test_stream_pool),
-        cmocka_unit_test(test_stream_that_cannot_be_waited_for),
-        cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_each_call_fails),
-        cmocka_unit_test(test_pool_serves_after_failures),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,5 @@
 /* Driver calls of acquire and release, counted by the emulated driver: none if the next user is on the same stream; else one record per
  * stream that leaves a point, and one wait per such stream. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,9 +60,8 @@ static void unit_of(const kit *k, uint32_t unit, uint32_t *ids)
 
 /* ---- cases --------------------------------------------------------------------------------------------------------- */
 
-static void test_same_stream(void **state)
+TEST(same_stream)
 {
-    (void)state;
     kit k = four(true);
     start_counting(); /* from the first call of the pool on */
     for (uint32_t i = 0; i < PAIRS; i++) {
@@ -81,9 +73,8 @@ static void test_same_stream(void **state)
 }
 
 /* All-gather on s0, release on s1: the promised stream's point needs no event. */
-static void test_two_streams(void **state)
+TEST(two_streams)
 {
-    (void)state;
     kit k = four(true);
     for (uint32_t u = 0; u < 2; u++) {
         take(&k, param(&k, u), k.streams[0]);
@@ -101,9 +92,8 @@ static void test_two_streams(void **state)
 }
 
 /* One wait per stream that left a point, whichever others took part. */
-static void test_distinct_streams(void **state)
+TEST(distinct_streams)
 {
-    (void)state;
     kit k = four(true);
     uint32_t id = param(&k, 0);
     take(&k, id, k.streams[0]);
@@ -122,9 +112,8 @@ static void test_distinct_streams(void **state)
 }
 
 /* Without promises the acquiring stream leaves a point too; its own next acquire does not wait for it. */
-static void test_any_stream(void **state)
+TEST(any_stream)
 {
-    (void)state;
     kit k = four(false);
     take(&k, param(&k, 0), k.streams[0]);
     start_counting();
@@ -141,9 +130,8 @@ static void test_any_stream(void **state)
 }
 
 /* A whole unit in one call needs one point and one wait. */
-static void test_arrays(void **state)
+TEST(arrays)
 {
-    (void)state;
     kit k = four(true);
     uint32_t ids[8];
     unit_of(&k, 0, ids);
@@ -166,9 +154,8 @@ static void test_arrays(void **state)
 }
 
 /* Refusals, can_acquire and busy prefetches make no driver calls. */
-static void test_refusals_make_no_calls(void **state)
+TEST(refusals_make_no_calls)
 {
-    (void)state;
     kit k = four(true);
     uint32_t id = param(&k, 2);
     int answer;
@@ -186,47 +173,13 @@ static void test_refusals_make_no_calls(void **state)
     end_kit(&k);
 }
 
-/* A reuse waits for the release's point: later work of that stream does not delay it, earlier work does. */
-static void test_exact_point(void **state)
-{
-    (void)state;
-    for (int later = 0; later < 2; later++) {
-        kit k = four(true);
-        gate g = {0};
-        flag done = 0;
-        take(&k, param(&k, 0), k.streams[0]);
-        if (!later)
-            block(k.streams[1], &g); /* the layer's compute */
-        drop(&k, param(&k, 0), k.streams[1]);
-        if (later)
-            block(k.streams[1], &g); /* the next layer's compute, enqueued before the next all-gather */
-        take(&k, param(&k, 2), k.streams[0]);
-        raise_on(k.streams[0], &done);
-        if (later)
-            assert_true(is_raised_soon(&done));
-        else
-            assert_true(stays_down(&done));
-        unblock(&g);
-        assert_true(is_raised_soon(&done));
-        drop(&k, param(&k, 2), k.streams[0]);
-        end_kit(&k);
-    }
-}
-
 int main(void)
 {
-    const struct CMUnitTest counted[] = {
-        cmocka_unit_test(test_same_stream),      cmocka_unit_test(test_two_streams),
-        cmocka_unit_test(test_distinct_streams), cmocka_unit_test(test_any_stream),
-        cmocka_unit_test(test_arrays),           cmocka_unit_test(test_refusals_make_no_calls),
-    };
-    const struct CMUnitTest anywhere[] = {cmocka_unit_test(test_exact_point)};
     *(void **)&calls_of = driver_symbol("fake_cuda_calls");
     *(void **)&function_at = driver_symbol("fake_cuda_function");
-    int failed = cmocka_run_group_tests(anywhere, NULL, NULL);
+    if (calls_of == NULL || function_at == NULL)
+        return 77;
     if (driver()->cuCtxPushCurrent(driver_context()) != 0) /* as on every thread of a runtime */
         return 1;
-    if (calls_of != NULL && function_at != NULL)
-        failed += cmocka_run_group_tests(counted, NULL, NULL);
-    return failed;
+    return run_suite();
 }

@@ -101,9 +101,8 @@ static int use(const char *name)
     return 0;
 }
 
-static void test_every_function_fails_on_demand(void **state)
+TEST(every_function_fails_on_demand)
 {
-    (void)state;
     (void)start_default_driver();
     size_t count = 0;
     for (const char *name; (name = fake_cuda_function(count)) != NULL; count++) {
@@ -128,11 +127,10 @@ static void test_every_function_fails_on_demand(void **state)
     stop_driver();
 }
 
-static void test_failures_do_nothing(void **state)
+TEST(failures_do_nothing)
 {
     void *stream = NULL;
     unsigned long long handle = 7;
-    (void)state;
     (void)start_default_driver();
     assert_true(fake_cuda_fail("cuStreamCreate", 1, 2));
     assert_int_equal(cuStreamCreate(&stream, 1), 2);
@@ -149,12 +147,11 @@ static void test_failures_do_nothing(void **state)
 
 /* ---- setup ------------------------------------------------------------------------------------------------------- */
 
-static void test_nothing_works_before_init(void **state)
+TEST(nothing_works_before_init)
 {
     int count;
     void *context;
     const char *name;
-    (void)state;
     fake_cuda_reset();
     assert_int_equal(cuDeviceGetCount(&count), 3);
     assert_int_equal(cuDevicePrimaryCtxRetain(&context, 0), 3);
@@ -165,12 +162,11 @@ static void test_nothing_works_before_init(void **state)
     fake_cuda_reset();
 }
 
-static void test_configuration(void **state)
+TEST(configuration)
 {
     fake_cuda_config config;
     int number;
     size_t bytes, left;
-    (void)state;
     fake_cuda_config_init(&config);
     config.devices = 3;
     config.version = 12040;
@@ -199,11 +195,10 @@ static void test_configuration(void **state)
     stop_driver();
 }
 
-static void test_memory_is_counted(void **state)
+TEST(memory_is_counted)
 {
     fake_cuda_config config;
     unsigned long long handles[4];
-    (void)state;
     fake_cuda_config_init(&config);
     config.memory = 3 * BYTES;
     (void)start_driver(&config);
@@ -234,11 +229,10 @@ static void allocate_and_free(void *stream, uint64_t bytes)
 }
 
 /* The default pool retains freed bytes up to its threshold, until it is trimmed. */
-static void test_pools_keep_freed_memory(void **state)
+TEST(pools_keep_freed_memory)
 {
     void *pool, *stream;
     uint64_t threshold = 1;
-    (void)state;
     (void)start_default_driver();
     okay(cuStreamCreate(&stream, 1));
     okay(cuDeviceGetDefaultMemPool(&pool, 0));
@@ -282,10 +276,9 @@ static void meet(void *argument)
         atomic_store(&m->inside, 0);
 }
 
-static void test_host_functions_may_be_serial(void **state)
+TEST(host_functions_may_be_serial)
 {
     fake_cuda_config config;
-    (void)state;
     fake_cuda_config_init(&config);
     for (int serial = 0; serial < 2; serial++) {
         meeting m = {.patience_ms = serial ? 30 : 5000};
@@ -311,13 +304,12 @@ static void raise_word(void *word)
 }
 
 /* A stream waits for a word without a host function, so that another stream can write it. */
-static void test_streams_wait_for_words(void **state)
+TEST(streams_wait_for_words)
 {
     static _Alignas(4096) uint32_t words[1024];
     const uint64_t address = (uint64_t)(uintptr_t)words;
     fake_cuda_config config;
     void *streams[2];
-    (void)state;
     fake_cuda_config_init(&config);
     config.serial_host = 1;
     (void)start_driver(&config);
@@ -337,11 +329,10 @@ static void test_streams_wait_for_words(void **state)
     stop_driver();
 }
 
-static void test_leaks_are_reported(void **state)
+TEST(leaks_are_reported)
 {
     void *stream, *event;
     uint64_t address;
-    (void)state;
     (void)start_default_driver();
     okay(cuStreamCreate(&stream, 1));
     okay(cuEventCreate(&event, 2));
@@ -371,10 +362,9 @@ static void is_found(const char *name, int version, void (*wanted)(void))
     assert_memory_equal(&found, &wanted, sizeof found);
 }
 
-static void test_lookup_by_version(void **state)
+TEST(lookup_by_version)
 {
     void *function;
-    (void)state;
     (void)start_default_driver();
     is_found("cuStreamGetCaptureInfo", 11000, (void (*)(void))cuStreamGetCaptureInfo);
     is_found("cuStreamGetCaptureInfo", 12000, (void (*)(void))cuStreamGetCaptureInfo_v2);
@@ -401,13 +391,12 @@ static void test_lookup_by_version(void **state)
 
 static const char *kernels_library;
 
-static void test_images(void **state)
+TEST(images)
 {
     static const unsigned char fatbin[] = {0x50, 0xed, 0x55, 0xba, 0}, elf[] = {0x7f, 'E', 'L', 'F', 0};
     static const unsigned char shorter[] = {0x50, 0xed, 0x55, 0};
     fake_cuda_config config;
     void *module = NULL;
-    (void)state;
     fake_cuda_config_init(&config);
     config.kernels = kernels_library;
     (void)start_driver(&config);
@@ -428,11 +417,10 @@ static void test_images(void **state)
 }
 
 /* Kernels access memory that the host cannot, and memory mapped or allocated since the last launch. */
-static void test_kernels_reach_memory(void **state)
+TEST(kernels_reach_memory)
 {
     fake_cuda_config config;
     void *module, *kernel, *stream;
-    (void)state;
     fake_cuda_config_init(&config);
     config.kernels = kernels_library;
     for (int host_faults = 0; host_faults < 2; host_faults++) {
@@ -468,12 +456,11 @@ static void test_kernels_reach_memory(void **state)
 
 /* ---- queries of the emulated NCCL -------------------------------------------------------------------------------- */
 
-static void test_segments(void **state)
+TEST(segments)
 {
     fake_cuda_segment segments[4];
     unsigned long long first, second;
     uint64_t address = 0;
-    (void)state;
     (void)start_default_driver();
     okay(cuMemAddressReserve(&address, 3 * BYTES, 0, 0, 0));
     okay(cuMemCreate(&first, BYTES, &on_device, 0));
@@ -498,10 +485,9 @@ static void test_segments(void **state)
     stop_driver();
 }
 
-static void test_captures_are_seen(void **state)
+TEST(captures_are_seen)
 {
     void *stream, *graph;
-    (void)state;
     (void)start_default_driver();
     okay(cuStreamCreate(&stream, 1));
     assert_false(fake_cuda_any_capture());
@@ -517,11 +503,10 @@ static void test_captures_are_seen(void **state)
 }
 
 /* No source says if virtual memory may be managed during captures: the strictness is configurable. */
-static void test_mapping_in_captures_is_a_setting(void **state)
+TEST(mapping_in_captures_is_a_setting)
 {
     void *stream, *graph;
     uint64_t address;
-    (void)state;
     for (int strict = 0; strict < 2; strict++) {
         fake_cuda_config config;
         fake_cuda_config_init(&config);
@@ -541,12 +526,11 @@ static void test_mapping_in_captures_is_a_setting(void **state)
 }
 
 /* A thread may leave the restricted mode, as libraries do around their allocations. */
-static void test_capture_mode_of_a_thread(void **state)
+TEST(capture_mode_of_a_thread)
 {
     void *stream, *graph;
     uint64_t address;
     int mode = 2;
-    (void)state;
     (void)start_default_driver();
     okay(cuStreamCreate(&stream, 1));
     okay(cuStreamBeginCapture_v2(stream, 0));
@@ -564,11 +548,10 @@ static void test_capture_mode_of_a_thread(void **state)
 }
 
 /* A graph launched in a capture becomes part of the other graph. */
-static void test_graphs_hold_graphs(void **state)
+TEST(graphs_hold_graphs)
 {
     void *stream, *captured, *inner, *outer;
     uint64_t address;
-    (void)state;
     (void)start_default_driver();
     okay(cuStreamCreate(&stream, 1));
     okay(cuMemAlloc_v2(&address, 16));
@@ -595,11 +578,10 @@ static void test_graphs_hold_graphs(void **state)
     stop_driver();
 }
 
-static void test_queries(void **state)
+TEST(queries)
 {
     void *stream, *event;
     atomic_int open = 0;
-    (void)state;
     (void)start_default_driver();
     okay(cuStreamCreate(&stream, 1));
     okay(cuEventCreate(&event, 2));
@@ -620,25 +602,5 @@ static void test_queries(void **state)
 int main(int count, char **arguments)
 {
     kernels_library = count > 1 ? arguments[1] : NULL;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_function_fails_on_demand),
-        cmocka_unit_test(test_failures_do_nothing),
-        cmocka_unit_test(test_nothing_works_before_init),
-        cmocka_unit_test(test_configuration),
-        cmocka_unit_test(test_memory_is_counted),
-        cmocka_unit_test(test_pools_keep_freed_memory),
-        cmocka_unit_test(test_host_functions_may_be_serial),
-        cmocka_unit_test(test_streams_wait_for_words),
-        cmocka_unit_test(test_leaks_are_reported),
-        cmocka_unit_test(test_lookup_by_version),
-        cmocka_unit_test(test_images),
-        cmocka_unit_test(test_kernels_reach_memory),
-        cmocka_unit_test(test_segments),
-        cmocka_unit_test(test_captures_are_seen),
-        cmocka_unit_test(test_mapping_in_captures_is_a_setting),
-        cmocka_unit_test(test_capture_mode_of_a_thread),
-        cmocka_unit_test(test_graphs_hold_graphs),
-        cmocka_unit_test(test_queries),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_suite();
 }

@@ -186,10 +186,9 @@ static const struct {
 #undef ROW
 };
 
-static void test_misuses_are_seen(void **state)
+TEST(misuses_are_seen)
 {
     fake_cuda_config config;
-    (void)state;
     fake_cuda_config_init(&config);
     config.devices = 2;
     config.kernels = kernels_library;
@@ -356,9 +355,8 @@ static void use_before_allocation(void)
     (void)cuStreamSynchronize(other);
 }
 
-static void test_memory_faults(void **state)
+TEST(memory_faults)
 {
-    (void)state;
     fake_cuda_reset();
     assert_true(is_deadly(touch_without_access));
     assert_false(is_deadly(touch_with_access));
@@ -369,9 +367,8 @@ static void test_memory_faults(void **state)
     assert_true(is_deadly(use_before_allocation));
 }
 
-static void test_the_host_faults_when_it_should(void **state)
+TEST(the_host_faults_when_it_should)
 {
-    (void)state;
     fake_cuda_reset();
     assert_false(is_deadly(look_at_the_view));
     assert_false(is_deadly(touch_allocation));
@@ -385,10 +382,9 @@ static void test_the_host_faults_when_it_should(void **state)
     host_faults = 0;
 }
 
-static void test_new_memory_is_dirty(void **state)
+TEST(new_memory_is_dirty)
 {
     unsigned long long handle;
-    (void)state;
     (void)start_default_driver();
     uint64_t address = map_memory(BYTES, &handle);
     const unsigned char *bytes = fake_at(address);
@@ -401,11 +397,5 @@ static void test_new_memory_is_dirty(void **state)
 int main(int count, char **arguments)
 {
     kernels_library = count > 1 ? arguments[1] : NULL;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory_faults),
-        cmocka_unit_test(test_the_host_faults_when_it_should),
-        cmocka_unit_test(test_misuses_are_seen),
-        cmocka_unit_test(test_new_memory_is_dirty),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_suite();
 }

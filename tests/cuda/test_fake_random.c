@@ -275,10 +275,9 @@ static void run_program(uint64_t seed)
     free(p);
 }
 
-static void test_random_programs(void **state)
+TEST(random_programs)
 {
     fake_cuda_config config;
-    (void)state;
     fake_cuda_config_init(&config);
     config.delay_us = 60;
     (void)start_driver(&config);
@@ -344,11 +343,10 @@ static void capture_race(void *a, void *b, void *event)
     okay(cuGraphDestroy(captured));
 }
 
-static void test_open_order_varies(void **state)
+TEST(open_order_varies)
 {
     fake_cuda_config config;
     void *a, *b, *event;
-    (void)state;
     fake_cuda_config_init(&config);
     config.delay_us = 100;
     (void)start_driver(&config);
@@ -363,13 +361,4 @@ static void test_open_order_varies(void **state)
     okay(cuStreamDestroy_v2(a));
     okay(cuStreamDestroy_v2(b));
     stop_driver();
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_programs),
-        cmocka_unit_test(test_open_order_varies),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

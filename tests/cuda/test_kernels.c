@@ -1,11 +1,4 @@
 /* Kernels of the cuda device on the emulated driver: current contexts, driver calls of a launch, refusals, failures of each call. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/cuda.h>
 #include <bucketpool/device_ops.h>
 
@@ -134,9 +127,8 @@ static void *launch_in_thread(void *argument)
 }
 
 /* One call if any context is current, which stays; without one, the device's is made current around it. */
-static void test_contexts_and_calls(void **state)
+TEST(contexts_and_calls)
 {
-    (void)state;
     configure(1, 13000);
     bench b = begin(make(0));
     assert_null(current());
@@ -166,9 +158,8 @@ static void test_contexts_and_calls(void **state)
 }
 
 /* If the driver does not launch with another device's context current, the call is repeated with the right one. */
-static void test_another_current_context(void **state)
+TEST(another_current_context)
 {
-    (void)state;
     configure(2, 13000);
     bench first = begin(make(0)), second = begin(make(1));
     bp_cuda_scope scope;
@@ -186,9 +177,8 @@ static void test_another_current_context(void **state)
     end(&second);
 }
 
-static void test_default_stream(void **state)
+TEST(default_stream)
 {
-    (void)state;
     configure(1, 13000);
     bench b = begin(make(0));
     bp_stream *legacy;
@@ -208,9 +198,8 @@ static bp_status let_through(void *user, const device_call *call)
 }
 
 /* Modules of a decorated device take streams of the inner device, and vice versa. */
-static void test_trace_device(void **state)
+TEST(trace_device)
 {
-    (void)state;
     configure(1, 13000);
     unsigned streams = 0;
     bp_device *inner = make(0), *outer = NULL;
@@ -230,9 +219,8 @@ static void test_trace_device(void **state)
 }
 
 /* Also the first launch, with and without lazy loading (drivers from 12.4 on). */
-static void test_captured_launches(void **state)
+TEST(captured_launches)
 {
-    (void)state;
     static const int versions[] = {12000, 12030, 12040, 13000};
     for (size_t i = 0; i < sizeof versions / sizeof *versions; i++) {
         configure(1, versions[i]);
@@ -264,9 +252,8 @@ static void test_captured_launches(void **state)
 
 /* ---- modules -------------------------------------------------------------------------------------------------------- */
 
-static void test_modules(void **state)
+TEST(modules)
 {
-    (void)state;
     configure(1, 13000);
     bench b = begin(make(0));
     bp_cuda_kernel *again = NULL;
@@ -297,9 +284,8 @@ static void test_modules(void **state)
 }
 
 /* One module for all users of an image; kernels outlive the first of them. */
-static void test_shared_modules(void **state)
+TEST(shared_modules)
 {
-    (void)state;
     configure(2, 13000);
     bench b = begin(make(0));
     bp_device *other = make(1);
@@ -325,9 +311,8 @@ static void test_shared_modules(void **state)
 }
 
 /* More than 48 KiB of shared memory, up to the GPU's limit less the kernel's own. */
-static void test_shared_memory(void **state)
+TEST(shared_memory)
 {
-    (void)state;
     configure(1, 13000);
     bench b = begin(make(0));
     bp_cuda_grid grid = grid_of(WORDS / 256, 256);
@@ -353,9 +338,8 @@ static void test_shared_memory(void **state)
 }
 
 /* The module keeps its device alive. */
-static void test_device_destroyed_first(void **state)
+TEST(device_destroyed_first)
 {
-    (void)state;
     configure(1, 13000);
     bp_device *device = make(0);
     bp_cuda_module *module = NULL;
@@ -369,9 +353,8 @@ static void test_device_destroyed_first(void **state)
 }
 
 /* Drivers before CUDA 12.4 load a kernel at its lookup, and lack the function to load it. */
-static void test_without_loading_functions(void **state)
+TEST(without_loading_functions)
 {
-    (void)state;
     configure(1, 13000);
     table.cuFuncLoad = NULL;
     bp_device *device = make(0);
@@ -381,9 +364,8 @@ static void test_without_loading_functions(void **state)
 
 /* ---- errors --------------------------------------------------------------------------------------------------------- */
 
-static void test_refused_launches(void **state)
+TEST(refused_launches)
 {
-    (void)state;
     configure(1, 13000);
     bench b = begin(make(0));
     add_words_work work = {(uintptr_t)b.words, WORDS, 1};
@@ -412,7 +394,7 @@ static void test_refused_launches(void **state)
     end(&b);
 }
 
-static void test_each_call_fails(void **state)
+TEST(each_call_fails)
 {
     static const struct {
         const char *function;
@@ -434,7 +416,6 @@ static void test_each_call_fails(void **state)
         {"cuLaunchKernel", 400, BP_OK, ""}, /* once: the second call is fine */
         {"cuCtxPushCurrent", 999, BP_ERR_DEVICE, "current"},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         configure(1, 13000);
         bench b = begin(make(0));
@@ -458,17 +439,4 @@ static void test_each_call_fails(void **state)
         end(&b);
         free(image);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_contexts_and_calls),     cmocka_unit_test(test_another_current_context),
-        cmocka_unit_test(test_default_stream),         cmocka_unit_test(test_trace_device),
-        cmocka_unit_test(test_captured_launches),      cmocka_unit_test(test_modules),
-        cmocka_unit_test(test_shared_modules),         cmocka_unit_test(test_shared_memory),
-        cmocka_unit_test(test_device_destroyed_first), cmocka_unit_test(test_without_loading_functions),
-        cmocka_unit_test(test_refused_launches),       cmocka_unit_test(test_each_call_fails),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

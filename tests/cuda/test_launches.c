@@ -1,11 +1,4 @@
 /* Kernels on the present driver: launched, captured and launched again. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/device_ops.h>
 
 #include <stdio.h>
@@ -36,9 +29,8 @@ static void assert_words(bp_stream *stream, const void *words, uint32_t number)
     give_pinned(pinned);
 }
 
-static void test_launches(void **state)
+TEST(launches)
 {
-    (void)state;
     bp_device *device = new_cuda();
     bp_cuda_module *module = NULL;
     bp_cuda_kernel *kernel = NULL;
@@ -80,10 +72,4 @@ static void test_launches(void **state)
     assert_ok(ops->decommit(self, handle));
     assert_ok(ops->unreserve(self, words, bytes));
     bp_device_destroy(&device);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_launches)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,10 +6,9 @@
 
 static const char *emulated, *stub, *old;
 
-static void test_the_emulated_driver_is_found(void **state)
+TEST(the_emulated_driver_is_found)
 {
     bp_cuda_driver driver, table;
-    (void)state;
     fake_cuda_reset();
     assert_int_equal(bp_cuda_driver_load(emulated, &driver), BP_OK);
     fake_cuda_table(&table);
@@ -17,11 +16,10 @@ static void test_the_emulated_driver_is_found(void **state)
     fake_cuda_reset();
 }
 
-static void test_without_multicast(void **state)
+TEST(without_multicast)
 {
     fake_cuda_config config;
     bp_cuda_driver driver;
-    (void)state;
     fake_cuda_config_init(&config);
     config.version = 12000;
     fake_cuda_configure(&config);
@@ -38,9 +36,8 @@ static void is_no_device(const char *library, const char *words)
         fail_msg("\"%s\" does not say \"%s\"", bp_error_detail(), words);
 }
 
-static void test_not_a_driver(void **state)
+TEST(not_a_driver)
 {
-    (void)state;
     is_no_device(stub, "stub");
     is_no_device(old, "CUDA 11.8");
     is_no_device("/nowhere/libcuda.so.1", "/nowhere/libcuda.so.1");
@@ -64,15 +61,10 @@ static void test_not_a_driver(void **state)
 
 int main(int count, char **arguments)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_emulated_driver_is_found),
-        cmocka_unit_test(test_without_multicast),
-        cmocka_unit_test(test_not_a_driver),
-    };
     if (count != 4)
         return 2;
     emulated = arguments[1];
     stub = arguments[2];
     old = arguments[3];
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_suite();
 }

@@ -1,11 +1,4 @@
 /* Segments for PyTorch: addresses, waits of successive users, refusals. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,9 +70,8 @@ static void assert_says(const char *text, const char *words)
 
 /* ---- places --------------------------------------------------------------------------------------------------------- */
 
-static void test_segments(void **state)
+TEST(segments)
 {
-    (void)state;
     bench b;
     serve(&b, 64 * MIB);
     uint8_t *small = get(&b, 2 * MIB, 0), *large = get(&b, 20 * MIB, 0), *huge = get(&b, 42 * MIB, 1);
@@ -122,9 +114,8 @@ static void test_segments(void **state)
 }
 
 /* Best fit, not first fit; sizes in between are rounded. */
-static void test_best_fit(void **state)
+TEST(best_fit)
 {
-    (void)state;
     bench b;
     serve(&b, 32 * MIB);
     uint8_t *six = get(&b, 6 * MIB, 0), *between = get(&b, 513, 0), *four = get(&b, 4 * MIB, 0), *last = get(&b, 1, 0);
@@ -145,9 +136,8 @@ static void test_best_fit(void **state)
     stop(&b);
 }
 
-static void test_strays(void **state)
+TEST(strays)
 {
-    (void)state;
     bench b;
     int elsewhere = 0;
     serve(&b, 4 * MIB);
@@ -171,9 +161,8 @@ static void test_strays(void **state)
 
 /* ---- order ---------------------------------------------------------------------------------------------------------- */
 
-static void test_other_streams_wait(void **state)
+TEST(other_streams_wait)
 {
-    (void)state;
     bench b;
     gate g = {0};
     flag beside = 0, after = 0, same = 0;
@@ -196,9 +185,8 @@ static void test_other_streams_wait(void **state)
     stop(&b);
 }
 
-static void test_two_to_wait_for(void **state)
+TEST(two_to_wait_for)
 {
-    (void)state;
     bench b;
     gate g = {0};
     flag after = 0;
@@ -221,9 +209,8 @@ static void test_two_to_wait_for(void **state)
 }
 
 /* A free whose point could not be recorded: the next user waits for the device. */
-static void test_unmarked(void **state)
+TEST(unmarked)
 {
-    (void)state;
     bench b;
     bool (*make_fail)(const char *, uint64_t, int);
     *(void **)&make_fail = driver_symbol("fake_cuda_fail");
@@ -249,9 +236,8 @@ static void test_unmarked(void **state)
 
 /* ---- captures ------------------------------------------------------------------------------------------------------- */
 
-static void test_captures(void **state)
+TEST(captures)
 {
-    (void)state;
     bench b;
     bp_graph *graph;
     serve(&b, 8 * MIB);
@@ -293,9 +279,8 @@ static void test_captures(void **state)
 
 /* ---- sources of memory ------------------------------------------------------------------------------------------------ */
 
-static void test_pool(void **state)
+TEST(pool)
 {
-    (void)state;
     kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     config.persistent_bytes = 6 * MIB;
@@ -325,9 +310,8 @@ static void test_pool(void **state)
 }
 
 /* A request that begins between two of PyTorch's steps: the bytes before the next step are left out. */
-static void test_pool_between_steps(void **state)
+TEST(pool_between_steps)
 {
-    (void)state;
     kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     config.persistent_bytes = 6 * MIB;
@@ -354,9 +338,8 @@ static void test_pool_between_steps(void **state)
     end_kit(&k);
 }
 
-static void test_configuration(void **state)
+TEST(configuration)
 {
-    (void)state;
     bp_device *host = new_host();
     bp_torch_config config;
     assert_fails(bp_torch_config_init(&config, 3), BP_ERR_INVALID_ARGUMENT, "size of a struct is 3");
@@ -378,11 +361,10 @@ static void test_configuration(void **state)
     bp_device_destroy(&host);
 }
 
-static void test_environment(void **state)
+TEST(environment)
 {
     static const char *const wrong[] = {"", "0", "g", "8x", "8gb", "-1", "99999999999999999999", "99999999999t"};
     bp_torch_statistics s = {.size = sizeof s};
-    (void)state;
     (void)driver(); /* the device that has this index then */
     unsetenv("BUCKETPOOL_TORCH_BYTES");
     assert_null(bp_torch_malloc(MIB, 0, NULL));
@@ -416,9 +398,8 @@ typedef struct segment {
 } segment;
 
 /* Each segment keeps its user's bytes, whoever had the memory before. */
-static void test_random(void **state)
+TEST(random)
 {
-    (void)state;
     bench b;
     segment held[HELD] = {0};
     unsigned seed = 7, turns = is_brief() ? 150 : 600;
@@ -463,9 +444,8 @@ static void *take_and_give(void *argument)
     return NULL;
 }
 
-static void test_threads(void **state)
+TEST(threads)
 {
-    (void)state;
     bench b;
     pthread_t threads[4];
     void *wrong;
@@ -495,9 +475,8 @@ static void *take_all(void *user)
 }
 
 /* A thread that waits for its device must not block a thread whose work the device waits for, as in collectives of one process. */
-static void test_devices_do_not_wait_for_each_other(void **state)
+TEST(devices_do_not_wait_for_each_other)
 {
-    (void)state;
     bench b;
     bp_graph *graph;
     bp_torch_config config;
@@ -536,25 +515,4 @@ static void test_devices_do_not_wait_for_each_other(void **state)
     stop(&b);
     assert_ok(bp_torch_stop(1));
     bp_device_destroy(&config.device);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_segments),
-        cmocka_unit_test(test_best_fit),
-        cmocka_unit_test(test_strays),
-        cmocka_unit_test(test_other_streams_wait),
-        cmocka_unit_test(test_two_to_wait_for),
-        cmocka_unit_test(test_unmarked),
-        cmocka_unit_test(test_captures),
-        cmocka_unit_test(test_pool),
-        cmocka_unit_test(test_pool_between_steps),
-        cmocka_unit_test(test_configuration),
-        cmocka_unit_test(test_environment),
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_devices_do_not_wait_for_each_other),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

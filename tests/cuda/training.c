@@ -1,11 +1,4 @@
 /* Iterations of a training loop. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/capture.h>
 
 #include <stdlib.h>

@@ -1,16 +1,10 @@
 /* Conversions of fp16 and bf16 against plain arithmetic: every 16-bit value, and the midpoint of every two
  * neighbours. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <math.h>
 #include <string.h>
 
 #include "comms/mpi/halves.h"
+#include "support/suite.h"
 
 /* From the fields, by definition. */
 static double value_by_fields(uint16_t bits, int exponent_bits)
@@ -61,23 +55,20 @@ static void check_type(const type *t)
     assert_int_equal(t->bits(-3.4e38f), infinite | 0x8000);
 }
 
-static void test_fp16(void **state)
+TEST(fp16)
 {
-    (void)state;
     check_type(&(type){5, bp_fp32_of_fp16, bp_fp16_of_fp32});
     assert_int_equal(bp_fp16_of_fp32(65519.0f), 0x7bff);
     assert_int_equal(bp_fp16_of_fp32(65520.0f), 0x7c00);
 }
 
-static void test_bf16(void **state)
+TEST(bf16)
 {
-    (void)state;
     check_type(&(type){8, bp_fp32_of_bf16, bp_bf16_of_fp32});
 }
 
-static void test_reductions(void **state)
+TEST(reductions)
 {
-    (void)state;
     const uint16_t from[] = {bp_bf16_of_fp32(3), bp_bf16_of_fp32(-8)};
     const float expected[] = {4, -6, 3, 2, 1, -8};
     for (int r = 0; r < 3; r++) {
@@ -85,11 +76,4 @@ static void test_reductions(void **state)
         bp_halves_reduce(BP_DTYPE_BF16, (bp_reduction)r, from, into, 2);
         assert_true(bp_fp32_of_bf16(into[0]) == expected[2 * r] && bp_fp32_of_bf16(into[1]) == expected[2 * r + 1]);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fp16), cmocka_unit_test(test_bf16),
-                                       cmocka_unit_test(test_reductions)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,5 @@
 /* The MPI communicator between the processes of the job. Argument: the side that initializes MPI, "library" or
  * "caller". */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/comm_mpi.h>
 
 #include <mpi.h>
@@ -37,9 +30,8 @@ static bool is_over(void)
     return over != 0;
 }
 
-static void test_start(void **state)
+TEST(start)
 {
-    (void)state;
     assert_int_equal(is_started(), by_caller);
     assert_fails(bp_comm_create_mpi(NULL, 0, NULL), BP_ERR_INVALID_ARGUMENT, "NULL");
     assert_ok(bp_comm_create_mpi(NULL, 0, &everybody));
@@ -58,9 +50,8 @@ static void test_start(void **state)
     assert_false(is_over());
 }
 
-static void test_exchange(void **state)
+TEST(exchange)
 {
-    (void)state;
     uint32_t mine[3] = {rank, rank * 7, 99}, *all = calloc(ranks, sizeof mine);
     assert_non_null(all);
     assert_ok(bp_comm_exchange(everybody, mine, sizeof mine, all));
@@ -70,9 +61,8 @@ static void test_exchange(void **state)
 }
 
 /* Communicators of the ranks in reverse order, and of half of them. */
-static void test_other_communicators(void **state)
+TEST(other_communicators)
 {
-    (void)state;
     MPI_Comm reversed, part;
     bp_comm *comm = NULL;
     MPI_Comm_split(MPI_COMM_WORLD, 0, (int)(ranks - rank), &reversed);
@@ -165,9 +155,8 @@ static void check_reductions(bp_dtype dtype, bp_reduction reduction)
     free(expected);
 }
 
-static void test_reductions(void **state)
+TEST(reductions)
 {
-    (void)state;
     const bp_dtype dtypes[] = {BP_DTYPE_FP32, BP_DTYPE_FP16, BP_DTYPE_BF16, BP_DTYPE_INT32, BP_DTYPE_INT64};
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
         for (int reduction = BP_REDUCE_SUM; reduction <= BP_REDUCE_MIN; reduction++)
@@ -180,9 +169,8 @@ static void test_reductions(void **state)
 }
 
 /* bf16 has 8 significant bits: 256 + 1 rounds, at each step. */
-static void test_halves_round(void **state)
+TEST(halves_round)
 {
-    (void)state;
     uint16_t from = small_bits(BP_DTYPE_BF16, rank == 0 ? 256 : 1), to = 0;
     assert_ok(bp_comm_all_reduce(everybody, &from, &to, 1, BP_DTYPE_BF16, BP_REDUCE_SUM, stream));
     uint32_t bits = (uint32_t)to << 16;
@@ -191,9 +179,8 @@ static void test_halves_round(void **state)
     assert_true(sum >= 256 && sum <= 260);
 }
 
-static void test_gathers(void **state)
+TEST(gathers)
 {
-    (void)state;
     uint8_t mine[100], *all = calloc(ranks, sizeof mine);
     assert_non_null(all);
     memset(mine, (int)rank + 1, sizeof mine);
@@ -209,9 +196,8 @@ static void test_gathers(void **state)
 }
 
 /* Collectives wait for the earlier work of the stream. */
-static void test_stream_order(void **state)
+TEST(stream_order)
 {
-    (void)state;
     int32_t value = -1, sum = 0;
     for (int round = 0; round < 20; round++) {
         int32_t next = round + (int32_t)rank;
@@ -231,9 +217,8 @@ static kit open_with(const char *units)
     return k;
 }
 
-static void test_registration(void **state)
+TEST(registration)
 {
-    (void)state;
     kit k = open_with(UNITS);
     bp_registration_entry entry;
     bp_registration *registration = NULL;
@@ -249,9 +234,8 @@ static void test_registration(void **state)
 }
 
 /* The last rank has another plan: all name it; with two ranks they name rank 0. */
-static void test_plans_differ(void **state)
+TEST(plans_differ)
 {
-    (void)state;
     if (ranks == 1)
         return;
     kit k = open_with(rank == ranks - 1 ? "500 500 500 500" : UNITS);
@@ -274,9 +258,8 @@ static void test_plans_differ(void **state)
     end_kit(&k);
 }
 
-static void test_end(void **state)
+TEST(end)
 {
-    (void)state;
     bp_comm *second = NULL;
     assert_ok(bp_comm_create_mpi(NULL, 0, &second));
     bp_comm_destroy(&everybody);
@@ -300,17 +283,7 @@ int main(int argc, char **argv)
     device = new_slow_host(300, 7);
     if (bp_stream_create(device, "work", &stream) != BP_OK)
         return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_start),
-                                       cmocka_unit_test(test_exchange),
-                                       cmocka_unit_test(test_other_communicators),
-                                       cmocka_unit_test(test_reductions),
-                                       cmocka_unit_test(test_halves_round),
-                                       cmocka_unit_test(test_gathers),
-                                       cmocka_unit_test(test_stream_order),
-                                       cmocka_unit_test(test_registration),
-                                       cmocka_unit_test(test_plans_differ),
-                                       cmocka_unit_test(test_end)};
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = run_suite();
     bp_stream_destroy(&stream);
     bp_device_destroy(&device);
     if (failed != 0 && is_started() && !is_over())

@@ -1,11 +1,4 @@
 /* Offload of registered memory by several processes: all of them or none, whichever fails. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/comm_mpi.h>
 
 #include <mpi.h>
@@ -56,9 +49,8 @@ static int stop(void **state)
     return 0;
 }
 
-static void test_rounds(void **state)
+TEST(rounds)
 {
-    (void)state;
     faults f;
     bp_registration *registration = NULL;
     store s = open_registered(&f, &registration);
@@ -79,9 +71,8 @@ static void test_rounds(void **state)
 }
 
 /* Each rank in turn has live requests and cannot offload. */
-static void test_busy(void **state)
+TEST(busy)
 {
-    (void)state;
     faults f;
     bp_registration *registration = NULL;
     store s = open_registered(&f, &registration);
@@ -103,9 +94,8 @@ static void test_busy(void **state)
 }
 
 /* Each rank in turn runs out of memory, at each slab. */
-static void test_short(void **state)
+TEST(short)
 {
-    (void)state;
     faults f;
     bp_registration *registration = NULL;
     store s = open_registered(&f, &registration);
@@ -127,12 +117,4 @@ static void test_short(void **state)
     close_registered(&s, &registration);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rounds),
-        cmocka_unit_test(test_busy),
-        cmocka_unit_test(test_short),
-    };
-    return cmocka_run_group_tests(tests, start, stop);
-}
+SUITE_WITHIN(start, stop)

@@ -1,12 +1,5 @@
 /* All ranks write snapshots and traces at once into folders that do not exist yet: test_mpi_profile FOLDER.
  * test_profile_files.py checks the files. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/profile.h>
 
 #include <mpi.h>
@@ -16,9 +9,8 @@
 
 static const char *folder;
 
-static void test_together(void **state)
+TEST(together)
 {
-    (void)state;
     int rank, ranks;
     char directory[600], coordinates[32];
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -46,12 +38,11 @@ static void test_together(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_together)};
     MPI_Init(&argc, &argv);
     if (argc != 2)
         return 2;
     folder = argv[1];
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = run_suite();
     MPI_Finalize();
     return failed;
 }

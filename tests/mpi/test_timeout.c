@@ -2,13 +2,6 @@
  * together.
  *
  * test_timeout stopped|two|large|registration|creation|shortest|environment FOLDER RANKS_THAT_END */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/bucketpool.h>
 #include <bucketpool/comm_mpi.h>
 

@@ -1,11 +1,4 @@
 /* Release groups of stores, with their offload and restore. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <string.h>
 
 #include "stores.h"

@@ -1,11 +1,4 @@
 /* Pools with several release groups. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/device_ops.h>
 
 #include <stdlib.h>

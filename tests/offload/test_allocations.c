@@ -1,12 +1,5 @@
 /* Every allocation of host memory fails once in turn: BP_ERR_NO_HOST_MEMORY, nothing has changed, and a second try succeeds. Linked with
  * -Wl,--wrap of the allocation functions. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -72,9 +65,8 @@ static void fail_each(store *s, const trip *t, stage which, bool maps)
     }
 }
 
-static void test_stages(void **state)
+TEST(stages)
 {
-    (void)state;
     const trip trips[] = {{"shards", true, BP_RESTORE_LEAVE}, {"shards", false, BP_RESTORE_ZERO}};
     for (int backing = BP_BACKING_AUTO; backing <= BP_BACKING_STAGED; backing++) {
         for (size_t i = 0; i < 2; i++) {
@@ -92,9 +84,8 @@ static void test_stages(void **state)
     assert_true(failures > 5); /* checks that the functions are wrapped at all */
 }
 
-static void test_creation_and_leases(void **state)
+TEST(creation_and_leases)
 {
-    (void)state;
     store s = open_store(new_device(), &(store_options){.bare = true}, NULL);
     bp_device_usage before = usage_of(s.k.device);
     for (unsigned nth = 1; s.offload == NULL; nth++) {
@@ -118,13 +109,4 @@ static void test_creation_and_leases(void **state)
     }
     bp_lease_return(&lease);
     close_store(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stages),
-        cmocka_unit_test(test_creation_and_leases),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,5 @@
 /* Random programs of a training loop with offload: groups are offloaded and restored in any order and concurrently while others are used,
  * and every byte is compared. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -225,50 +218,35 @@ static void run_programs(unsigned count, uint64_t first_seed, uint64_t chunk_byt
     }
 }
 
-static void test_pinned(void **state)
+TEST(pinned)
 {
-    (void)state;
     run_programs(80, 1000, 0, BP_BACKING_PINNED, 0);
 }
 
-static void test_pinned_pages(void **state)
+TEST(pinned_pages)
 {
-    (void)state;
     run_programs(80, 2000, 1, BP_BACKING_PINNED, 0);
 }
 
-static void test_staged(void **state)
+TEST(staged)
 {
-    (void)state;
     run_programs(40, 3000, 0, BP_BACKING_STAGED, 0);
 }
 
 /* Two chunks alternate, many times. */
-static void test_staged_pages(void **state)
+TEST(staged_pages)
 {
-    (void)state;
     run_programs(80, 4000, 4096, BP_BACKING_STAGED, 0);
 }
 
-static void test_odd_chunks(void **state)
+TEST(odd_chunks)
 {
-    (void)state;
     run_programs(40, 5000, 3 * 4096 + 1, BP_BACKING_AUTO, 0);
 }
 
 /* Delayed streams, so that copies without the required waits read stale bytes. */
-static void test_late_streams(void **state)
+TEST(late_streams)
 {
-    (void)state;
     run_programs(25, 6000, 4096, BP_BACKING_STAGED, 150);
     run_programs(25, 7000, 8192, BP_BACKING_PINNED, 150);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pinned),       cmocka_unit_test(test_pinned_pages), cmocka_unit_test(test_staged),
-        cmocka_unit_test(test_staged_pages), cmocka_unit_test(test_odd_chunks),   cmocka_unit_test(test_late_streams),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

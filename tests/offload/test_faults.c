@@ -1,12 +1,5 @@
 /* Every device call fails once in turn during offload and restore: either nothing has changed, or the header's exception applies; a
  * second try succeeds with the right bytes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdlib.h>
 
 #include "faults.h"
@@ -121,22 +114,19 @@ static void fail_everywhere(bp_backing backing, bool undoing_too)
     }
 }
 
-static void test_pinned(void **state)
+TEST(pinned)
 {
-    (void)state;
     fail_everywhere(BP_BACKING_PINNED, false);
 }
 
-static void test_staged(void **state)
+TEST(staged)
 {
-    (void)state;
     fail_everywhere(BP_BACKING_STAGED, false);
 }
 
 /* If undoing fails too, the guarantees are weak: kept bytes are not lost, and the group can be restored. */
-static void test_undoing_fails_too(void **state)
+TEST(undoing_fails_too)
 {
-    (void)state;
     const trip kept = {"shards", true, BP_RESTORE_LEAVE};
     for (int staged = 0; staged < 2; staged++) {
         faults f;
@@ -149,9 +139,8 @@ static void test_undoing_fails_too(void **state)
 }
 
 /* A failed begin leaves nothing: no other group gets its host memory, and a later discard is not restored from it. */
-static void test_in_vain(void **state)
+TEST(in_vain)
 {
-    (void)state;
     faults f;
     bp_offload_config config = offload_config(16384, BP_BACKING_PINNED);
     store s = open_store(new_faulty(new_slow_device(50, 3), &f), &SHARDS, &config);
@@ -173,9 +162,8 @@ static void test_in_vain(void **state)
     close_store(&s);
 }
 
-static void test_creation(void **state)
+TEST(creation)
 {
-    (void)state;
     faults f;
     store s = open_store(new_faulty(new_device(), &f), &(store_options){.bare = true}, NULL);
     bp_device_usage before = usage_of(s.k.device);
@@ -199,9 +187,8 @@ static void test_creation(void **state)
 }
 
 /* Ends in mid-transition with everything failing: must not be fatal. */
-static void test_ends(void **state)
+TEST(ends)
 {
-    (void)state;
     for (unsigned stages = 0; stages < STAGES; stages++) {
         for (int pool_first = 0; pool_first < 2; pool_first++) {
             for (unsigned nth = 1; nth < 12; nth += 3) {
@@ -229,11 +216,7 @@ static void test_ends(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pinned),  cmocka_unit_test(test_staged),   cmocka_unit_test(test_undoing_fails_too),
-        cmocka_unit_test(test_in_vain), cmocka_unit_test(test_creation), cmocka_unit_test(test_ends),
-    };
     if (has_driver())
         expect_leaks();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_suite();
 }

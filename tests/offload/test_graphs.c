@@ -1,11 +1,4 @@
 /* Captured graphs and offload: the offload row of the matrix in docs/guides/cuda_graphs.md. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,22 +60,19 @@ static void check_inside(bool second_is)
 }
 
 /* Every call is refused while a pool of the device is captured, this one or another; leases do not involve the device. */
-static void test_offload_inside(void **state)
+TEST(offload_inside)
 {
-    (void)state;
     check_inside(false);
 }
 
-static void test_offload_inside_another(void **state)
+TEST(offload_inside_another)
 {
-    (void)state;
     check_inside(true);
 }
 
 /* A capture is possible while a group is offloaded; its requests cannot be acquired inside either. */
-static void test_offload_before(void **state)
+TEST(offload_before)
 {
-    (void)state;
     store s = open_store(new_cuda(), &(store_options){.roles = PARAM | GRAD}, NULL);
     uint32_t gradient = of_role(&s, BP_ROLE_GRAD), parameter = of_role(&s, BP_ROLE_PARAM);
     bp_capture *capture = NULL;
@@ -106,9 +96,8 @@ static void test_offload_before(void **state)
 /* ---- captured graphs ----------------------------------------------------------------------------------------------- */
 
 /* A graph without collectives is valid after a restore, at the same addresses; while its memory is offloaded it cannot be launched. */
-static void test_offload_of_a_graph(void **state)
+TEST(offload_of_a_graph)
 {
-    (void)state;
     store s = open_store(new_cuda(), NULL, NULL);
     recorded r = record_graph(&s, "layer", BP_CAPTURE_COLLECTIVES_AUTO);
     for (uint32_t slab = 0; slab < s.slab_count; slab++)
@@ -138,9 +127,8 @@ static void test_offload_of_a_graph(void **state)
 }
 
 /* Between before_launch and launched the launch holds its memory. An offload waits for work of the launch. */
-static void test_offload_launching(void **state)
+TEST(offload_launching)
 {
-    (void)state;
     store s = open_store(new_cuda(), NULL, NULL);
     recorded r = record_graph(&s, "layer", BP_CAPTURE_COLLECTIVES_AUTO);
     assert_ok(bp_capture_before_launch(r.capture, s.k.streams[0]));
@@ -183,9 +171,8 @@ static void test_offload_launching(void **state)
 }
 
 /* Live requests that the graph uses, owned or persistent, are memory of the launch as well. */
-static void test_offload_launching_owned(void **state)
+TEST(offload_launching_owned)
 {
-    (void)state;
     store s = open_store(new_cuda(), NULL, NULL);
     recorded r = record_graph(&s, "layer", BP_CAPTURE_COLLECTIVES_AUTO);
     assert_ok(bp_capture_before_launch(r.capture, s.k.streams[0]));
@@ -197,9 +184,8 @@ static void test_offload_launching_owned(void **state)
 }
 
 /* Persistent memory stays live: a graph uses it, and its launches do not claim it. */
-static void test_offload_of_persistent(void **state)
+TEST(offload_of_persistent)
 {
-    (void)state;
     store s = open_store(new_cuda(), &(store_options){.roles = PARAM | GRAD, .persistent_bytes = 8192}, NULL);
     recorded r = {NULL, NULL};
     bp_stream *stream = s.k.streams[0];
@@ -254,9 +240,8 @@ static void *capture_elsewhere(void *argument)
 }
 
 /* A stream captured on another thread without this library: the offload does not wait for it, and its capture stays valid. */
-static void test_offload_while_others_capture(void **state)
+TEST(offload_while_others_capture)
 {
-    (void)state;
     store s = open_store(new_cuda(), NULL, NULL);
     bp_stream *stream = NULL;
     assert_ok(bp_stream_create(s.k.device, "elsewhere", &stream));
@@ -276,15 +261,4 @@ static void test_offload_while_others_capture(void **state)
     assert_bytes(&s);
     bp_stream_destroy(&stream);
     close_store(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_offload_inside),        cmocka_unit_test(test_offload_inside_another),
-        cmocka_unit_test(test_offload_before),        cmocka_unit_test(test_offload_of_a_graph),
-        cmocka_unit_test(test_offload_launching),     cmocka_unit_test(test_offload_launching_owned),
-        cmocka_unit_test(test_offload_of_persistent), cmocka_unit_test(test_offload_while_others_capture),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,4 @@
 /* Graphs with collectives in memory that is offloaded: the slabs of their windows, and their validity afterwards. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "allocators/pool.h"
 #include "faults.h"
 #include "graphs.h"
@@ -64,9 +57,8 @@ static void assert_pins(const store *s, const recorded *r, const char *const *gr
     }
 }
 
-static void test_which_slabs_are_pinned(void **state)
+TEST(which_slabs_are_pinned)
 {
-    (void)state;
     store s = open_store(new_cuda(), NULL, NULL);
     const char *const gradients[] = {"grad"};
     recorded r = record_graph(&s, "r", BP_CAPTURE_COLLECTIVES_AUTO);
@@ -102,9 +94,8 @@ static void test_which_slabs_are_pinned(void **state)
 
 /* A graph with collectives refuses the offload and is named. If the caller will recapture, the graph becomes void once the memory is
  * unmapped. */
-static void test_offload_with_collectives(void **state)
+TEST(offload_with_collectives)
 {
-    (void)state;
     const bp_capture_collectives kinds[] = {BP_CAPTURE_COLLECTIVES_AUTO, BP_CAPTURE_COLLECTIVES_ALL};
     const uint32_t flags[] = {BP_OFFLOAD_KEEP, BP_OFFLOAD_DISCARD};
     for (size_t kind = 0; kind < 2; kind++) {
@@ -146,9 +137,8 @@ static void test_offload_with_collectives(void **state)
 }
 
 /* If memory could not be unmapped, its windows were made anew all the same: the graph is void. */
-static void test_stays_with_other_windows(void **state)
+TEST(stays_with_other_windows)
 {
-    (void)state;
     faults f;
     store s = open_store(new_faulty(new_cuda(), &f), NULL, NULL);
     windows w = {.slab = UINT32_MAX, .captured = true};
@@ -180,9 +170,8 @@ static void test_stays_with_other_windows(void **state)
 /* ---- registered for good ------------------------------------------------------------------------------------------- */
 
 /* Depends on the communicators' grants: a window that was not granted is not in the graph. */
-static void test_registered(void **state)
+TEST(registered)
 {
-    (void)state;
     for (int granted = 0; granted < 2; granted++) {
         store s = open_store(new_cuda(), NULL, NULL);
         barrier at, joint;
@@ -226,15 +215,4 @@ static void test_registered(void **state)
         bp_comm_destroy(&comm);
         close_store(&s);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_which_slabs_are_pinned),
-        cmocka_unit_test(test_offload_with_collectives),
-        cmocka_unit_test(test_stays_with_other_windows),
-        cmocka_unit_test(test_registered),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,4 @@
 /* Leases: a group with a lease is not offloaded, whichever lease is returned first; offloads wait for the reader's work. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,9 +14,8 @@ static bp_lease *lease_of(const store *s, const char *group, const char *reader)
     return lease;
 }
 
-static void test_blocks(void **state)
+TEST(blocks)
 {
-    (void)state;
     store s = open_store(new_device(), NULL, NULL);
     char reader[32] = "checkpoint of step 12";
     bp_lease *lease = lease_of(&s, "optimizer", reader);
@@ -50,9 +42,8 @@ static void test_blocks(void **state)
     close_store(&s);
 }
 
-static void test_refused_while_offloaded(void **state)
+TEST(refused_while_offloaded)
 {
-    (void)state;
     store s = open_store(new_device(), NULL, NULL);
     bp_lease *lease = NULL;
     begin_keep(&s, "grad");
@@ -69,9 +60,8 @@ static void test_refused_while_offloaded(void **state)
 }
 
 /* The pool may be destroyed while a lease exists; the offload may not. */
-static void test_pool_destroyed_first(void **state)
+TEST(pool_destroyed_first)
 {
-    (void)state;
     store s = open_store(new_device(), NULL, NULL);
     bp_lease *lease = lease_of(&s, "optimizer", "checkpoint");
     bp_pool_destroy(&s.k.pool);
@@ -100,9 +90,8 @@ static void *read_and_return(void *argument)
 }
 
 /* Returned before its copies ran: they still read the right bytes, discarded or not. */
-static void test_readers_are_waited_for(void **state)
+TEST(readers_are_waited_for)
 {
-    (void)state;
     for (int kept = 0; kept < 2; kept++) {
         store s = open_store(new_device(), NULL, NULL);
         size_t slab = slab_of_group(&s, "optimizer");
@@ -129,9 +118,8 @@ static void test_readers_are_waited_for(void **state)
 }
 
 /* Begin itself does not wait for streams. */
-static void test_begin_does_not_wait(void **state)
+TEST(begin_does_not_wait)
 {
-    (void)state;
     store s = open_store(new_device(), NULL, NULL);
     gate g = {0};
     flag before = 0, after = 0;
@@ -156,16 +144,4 @@ static void test_begin_does_not_wait(void **state)
     bring_back(&s, "main_grad", BP_RESTORE_ZERO);
     assert_bytes(&s);
     close_store(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_refused_while_offloaded),
-        cmocka_unit_test(test_pool_destroyed_first),
-        cmocka_unit_test(test_readers_are_waited_for),
-        cmocka_unit_test(test_begin_does_not_wait),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

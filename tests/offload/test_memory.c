@@ -1,11 +1,4 @@
 /* Memory is really freed: counts of the device, of the process and of the emulated driver; and the host memory that is retained. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,9 +46,8 @@ static void assert_near(uint64_t value, uint64_t expected, uint64_t slack)
                  (unsigned long long)expected, (unsigned long long)slack);
 }
 
-static void test_usage(void **state)
+TEST(usage)
 {
-    (void)state;
     store s = open_store(new_device(), NULL, NULL);
     uint64_t all = usage_of(s.k.device).committed_bytes, used = used_of_driver();
     for (int kept = 0; kept < 2; kept++) {
@@ -81,9 +73,8 @@ static void test_usage(void **state)
 }
 
 /* Pages of the host device return to the system. */
-static void test_pages_of_discarded_memory(void **state)
+TEST(pages_of_discarded_memory)
 {
-    (void)state;
     if (has_driver() || IS_WATCHED)
         skip();
     store s = open_store(new_host(), &STATE_ALONE, NULL);
@@ -98,9 +89,8 @@ static void test_pages_of_discarded_memory(void **state)
     close_store(&s);
 }
 
-static void test_pages_of_kept_memory(void **state)
+TEST(pages_of_kept_memory)
 {
-    (void)state;
     if (has_driver() || IS_WATCHED)
         skip();
     for (int staged = 0; staged < 2; staged++) {
@@ -120,9 +110,8 @@ static void test_pages_of_kept_memory(void **state)
 }
 
 /* Host memory is retained until trimmed; an offloaded group keeps its own. */
-static void test_host_memory_is_retained(void **state)
+TEST(host_memory_is_retained)
 {
-    (void)state;
     const bp_backing backings[] = {BP_BACKING_AUTO, BP_BACKING_PINNED, BP_BACKING_STAGED};
     for (size_t i = 0; i < 3; i++) {
         bp_offload_config config = offload_config(1 << 16, backings[i]);
@@ -162,9 +151,8 @@ static bp_pinned_statistics statistics_of_pinned(const bp_pinned *pinned)
 }
 
 /* The caller's pinned memory: shared between offloads and freed; staging pins little. */
-static void test_pinned_memory_of_the_caller(void **state)
+TEST(pinned_memory_of_the_caller)
 {
-    (void)state;
     for (int staged = 0; staged < 2; staged++) {
         bp_device *device = new_device();
         bp_pinned *pinned = NULL;
@@ -195,9 +183,8 @@ static void test_pinned_memory_of_the_caller(void **state)
 }
 
 /* The limit of pinned memory chooses between pinned and staged; an explicit choice that does not fit is an error, with the numbers. */
-static void test_little_may_be_pinned(void **state)
+TEST(little_may_be_pinned)
 {
-    (void)state;
     for (int automatic = 0; automatic < 2; automatic++) {
         bp_device *device = new_device();
         bp_pinned_config small;
@@ -264,9 +251,8 @@ static void assert_told(told *t, const store *s, const char *group, uint64_t chu
     *t = (told){.calls = 0};
 }
 
-static void test_progress(void **state)
+TEST(progress)
 {
-    (void)state;
     for (int staged = 0; staged < 2; staged++) {
         told t[2] = {{.calls = 0}, {.calls = 0}};
         bp_offload_config config = offload_config(8192, staged ? BP_BACKING_STAGED : BP_BACKING_PINNED);
@@ -291,18 +277,4 @@ static void test_progress(void **state)
         assert_bytes(&s);
         close_store(&s);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_usage),
-        cmocka_unit_test(test_pages_of_discarded_memory),
-        cmocka_unit_test(test_pages_of_kept_memory),
-        cmocka_unit_test(test_host_memory_is_retained),
-        cmocka_unit_test(test_pinned_memory_of_the_caller),
-        cmocka_unit_test(test_little_may_be_pinned),
-        cmocka_unit_test(test_progress),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

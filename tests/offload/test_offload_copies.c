@@ -1,11 +1,4 @@
 /* Copies of bytes: in chunks, direct or staged, ordered after the streams' work, without blocking. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <string.h>
 
@@ -70,16 +63,14 @@ static void assert_round(bp_backing backing, uint32_t max_delay_us)
     close_pages(&p);
 }
 
-static void test_pinned(void **state)
+TEST(pinned)
 {
-    (void)state;
     assert_round(BP_BACKING_PINNED, 0);
     assert_round(BP_BACKING_PINNED, 200);
 }
 
-static void test_staged(void **state)
+TEST(staged)
 {
-    (void)state;
     assert_round(BP_BACKING_STAGED, 0);
     assert_round(BP_BACKING_STAGED, 200);
 }
@@ -102,9 +93,8 @@ static void go_and_come(const pages *p, const char *group)
 }
 
 /* Two chunks, whatever the size; smaller ones if they cannot be allocated, unless their size was explicit. */
-static void test_stages_pin_little(void **state)
+TEST(stages_pin_little)
 {
-    (void)state;
     const bp_backing backings[] = {BP_BACKING_STAGED, BP_BACKING_AUTO, BP_BACKING_AUTO, BP_BACKING_STAGED};
     const uint64_t most[] = {16 * PAGE, 16 * PAGE, 3 * PAGE, 3 * PAGE}, want[] = {8 * PAGE, 8 * PAGE, 2 * PAGE, 0};
     for (int i = 0; i < 4; i++) {
@@ -139,9 +129,8 @@ static void test_stages_pin_little(void **state)
 }
 
 /* A failed call does not change the report about earlier copies. */
-static void test_failures_leave_numbers(void **state)
+TEST(failures_leave_numbers)
 {
-    (void)state;
     pages p = open_pages(new_host(), NULL);
     go_and_come(&p, "param");
     const bp_offload_group before = group_in(p.offload, "param");
@@ -157,9 +146,8 @@ static void test_failures_leave_numbers(void **state)
 }
 
 /* One event per group, for any number of chunks. */
-static void test_events_do_not_grow(void **state)
+TEST(events_do_not_grow)
 {
-    (void)state;
     op_counts counts;
     memset(&counts, 0, sizeof counts);
     for (int staged = 0; staged < 2; staged++) {
@@ -187,9 +175,8 @@ static uint64_t shared_bytes(void)
     return (uint64_t)shared * PAGE;
 }
 
-static void test_memory_freed(void **state)
+TEST(memory_freed)
 {
-    (void)state;
     bp_offload_config config = config_with(BP_BACKING_PINNED, 0);
     pages p = {.k = begin_kit(new_host(), "8000000", PARAM_ONLY, BP_POLICY_MAX, 0)};
     bp_pool_config pool = pool_config();
@@ -224,9 +211,8 @@ static bp_status maybe_fail(void *user, const device_call *call)
 
 /* Begin calls do not block, even if they fail after some copies were enqueued behind a blocked stream. Those copies have no effect, and
  * the next call succeeds. */
-static void test_failures_do_not_wait(void **state)
+TEST(failures_do_not_wait)
 {
-    (void)state;
     for (int staged = 0; staged < 2; staged++) {
         seen s = {0};
         faults f = {.until = 0};
@@ -260,18 +246,4 @@ static void test_failures_do_not_wait(void **state)
             assert_int_equal(bytes[i], 0x5a);
         close_pages(&p);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pinned),
-        cmocka_unit_test(test_staged),
-        cmocka_unit_test(test_stages_pin_little),
-        cmocka_unit_test(test_events_do_not_grow),
-        cmocka_unit_test(test_memory_freed),
-        cmocka_unit_test(test_failures_do_not_wait),
-        cmocka_unit_test(test_failures_leave_numbers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

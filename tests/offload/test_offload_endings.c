@@ -1,11 +1,4 @@
 /* Destroying offloads, pools, leases and devices in any order and in any state. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "pages.h"
 #include "support/trace_device.h"
 
@@ -28,9 +21,8 @@ static pages open_slowly(bp_backing backing)
 }
 
 /* Resident groups serve requests again, with their bytes; offloaded ones stay offloaded for good. */
-static void test_offload_destroyed(void **state)
+TEST(offload_destroyed)
 {
-    (void)state;
     for (int r = BP_RESIDENT; r <= BP_RESTORING; r++) {
         pages p = open_slowly(r % 2 ? BP_BACKING_PINNED : BP_BACKING_STAGED);
         advance(&p, "param", (bp_residency)r);
@@ -76,9 +68,8 @@ static void assert_over(bp_offload *offload)
     assert_int_equal(group.resident_bytes, 0);
 }
 
-static void test_pool_destroyed(void **state)
+TEST(pool_destroyed)
 {
-    (void)state;
     for (int r = BP_RESIDENT; r <= BP_RESTORING; r++) {
         pages p = open_slowly(r % 2 ? BP_BACKING_PINNED : BP_BACKING_STAGED);
         advance(&p, "param", (bp_residency)r);
@@ -91,9 +82,8 @@ static void test_pool_destroyed(void **state)
 }
 
 /* A lease that outlives its offload is an error of the caller, but does not crash. */
-static void test_lease_outlives_offload(void **state)
+TEST(lease_outlives_offload)
 {
-    (void)state;
     for (int pool_first = 0; pool_first < 2; pool_first++) {
         pages p = open_pages(new_host(), NULL);
         bp_lease *first = NULL, *second = NULL, *third = NULL;
@@ -119,9 +109,8 @@ static bp_status fail_copy(void *user, const device_call *call)
     return *until > 0 && call->operation == OP_COPY && --*until == 0 ? BP_ERR_IO : BP_OK;
 }
 
-static void test_abandoned_copies(void **state)
+TEST(abandoned_copies)
 {
-    (void)state;
     for (int ending = 0; ending < 3; ending++) {
         unsigned until = 0;
         bp_device *inner = new_slow_host(300, 5), *device = NULL;
@@ -137,15 +126,4 @@ static void test_abandoned_copies(void **state)
             bp_pool_destroy(&p.k.pool);
         close_pages(&p);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_offload_destroyed),
-        cmocka_unit_test(test_pool_destroyed),
-        cmocka_unit_test(test_lease_outlives_offload),
-        cmocka_unit_test(test_abandoned_copies),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,4 @@
 /* Requests and observers of an offloaded group, in each of its states. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <string.h>
 
 #include <bucketpool/dlpack.h>
@@ -66,9 +59,8 @@ static void check_offloaded(store *s, const char *group, uint32_t id, bool live)
         work_on(s, id, s->k.streams[2], s->k.streams[1]);
 }
 
-static void test_requests_while_offloaded(void **state)
+TEST(requests_while_offloaded)
 {
-    (void)state;
     store s = open_store(new_device(), &WITH_PERSISTENT, NULL);
     check_offloaded(&s, "param", of_role(&s, BP_ROLE_PARAM), false);
     check_offloaded(&s, "grad", of_role(&s, BP_ROLE_GRAD), false);
@@ -80,9 +72,8 @@ static void test_requests_while_offloaded(void **state)
     close_store(&s);
 }
 
-static void test_binding(void **state)
+TEST(binding)
 {
-    (void)state;
     store s = open_store(new_device(), &(store_options){.persistent_bytes = 60000, .bare = true}, NULL);
     assert_ok(bp_offload_create(s.k.pool, NULL, &s.offload));
     bp_bind bind = bind_of("", 11, BP_ROLE_PARAM, BP_DTYPE_BF16, 512);
@@ -104,9 +95,8 @@ static void test_binding(void **state)
 }
 
 /* try_acquire is busy for every request of the group, including those that are always live. */
-static void test_tries(void **state)
+TEST(tries)
 {
-    (void)state;
     store s = open_store(new_device(), NULL, NULL);
     begin_keep(&s, "optimizer");
     assert_false(try_take(&s.k, of_role(&s, BP_ROLE_OPTIMIZER), s.k.streams[0]));
@@ -118,9 +108,8 @@ static void test_tries(void **state)
 
 /* A request belongs to the slab that it is in: one in overflow memory does not hold its group. Overflow memory does not serve requests of
  * an offloaded group. */
-static void test_overflow(void **state)
+TEST(overflow)
 {
-    (void)state;
     const store_options options = {.units = "500 500 500 500", .roles = PARAM, .overflow_bytes = 4096};
     store s = open_store(new_device(), &options, NULL);
     uint32_t ids[4];
@@ -155,9 +144,8 @@ static void test_overflow(void **state)
 }
 
 /* A caller's slab may have the name of a pool's group: then both are offloaded together. */
-static void test_shared_name(void **state)
+TEST(shared_name)
 {
-    (void)state;
     store s = open_store(new_device(), &(store_options){.groups = {"persistent"}, .persistent_bytes = 8192}, NULL);
     assert_int_equal(group_of(s.offload, "persistent").slabs, 2);
     uint32_t id = of_role(&s, BP_ROLE_PARAM);
@@ -204,9 +192,8 @@ static void assert_attached(const store *s, const observer *o, const char *away)
 }
 
 /* attach is called once for resident slabs; for the others when they are mapped again. */
-static void test_observers(void **state)
+TEST(observers)
 {
-    (void)state;
     store s = open_store(new_device(), &WITH_PERSISTENT, NULL);
     observer before = {.wrong = 0}, between = {.wrong = 0};
     assert_ok(bp_pool_attach(s.k.pool, &WATCHING, &before));
@@ -237,9 +224,8 @@ static void test_observers(void **state)
 }
 
 /* A tensor over unmapped addresses would crash its reader. */
-static void test_lending(void **state)
+TEST(lending)
 {
-    (void)state;
     store s = open_store(new_device(), NULL, NULL);
     void *made = &s;
     bp_export_config what;
@@ -259,18 +245,4 @@ static void test_lending(void **state)
     bp_export_delete(&made);
     assert_bytes(&s);
     close_store(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_requests_while_offloaded),
-        cmocka_unit_test(test_binding),
-        cmocka_unit_test(test_tries),
-        cmocka_unit_test(test_overflow),
-        cmocka_unit_test(test_shared_name),
-        cmocka_unit_test(test_observers),
-        cmocka_unit_test(test_lending),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,4 @@
 /* Offload of registered memory: windows end before the memory is unmapped and are made after it is mapped, on all ranks or on none. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdio.h>
 #include <string.h>
 
@@ -24,9 +17,8 @@ static bp_registration_window window_of(const bp_registration *r, size_t index)
     return window;
 }
 
-static void test_windows(void **state)
+TEST(windows)
 {
-    (void)state;
     scene *s = new_line(RANKS);
     register_all(s);
     assert_int_equal(live_in(s), RANKS * SLABS);
@@ -70,9 +62,8 @@ static void test_windows(void **state)
 }
 
 /* The last call of each rank is local. */
-static void test_finishing_is_not_collective(void **state)
+TEST(finishing_is_not_collective)
 {
-    (void)state;
     scene *s = new_line(RANKS);
     register_all(s);
     advance_all(s, &KEPT, FINISH_RESTORE);
@@ -86,9 +77,8 @@ static void test_finishing_is_not_collective(void **state)
 }
 
 /* Without registration a rank offloads independently. */
-static void test_not_registered(void **state)
+TEST(not_registered)
 {
-    (void)state;
     scene *s = new_line(2);
     keep(&s->stores[0], "shards");
     keep(&s->stores[1], "param");
@@ -101,9 +91,8 @@ static void test_not_registered(void **state)
 
 /* ---- failure of one rank ------------------------------------------------------------------------------------------- */
 
-static void test_busy(void **state)
+TEST(busy)
 {
-    (void)state;
     const trip of_param = {"param", true, BP_RESTORE_LEAVE};
     for (uint32_t who = 0; who < RANKS; who++) {
         scene *s = new_line(RANKS);
@@ -135,9 +124,8 @@ static void test_busy(void **state)
 }
 
 /* When one rank refuses, the copies of the others are complete at the agreement: none touches memory that was returned. */
-static void test_nothing_is_left_over(void **state)
+TEST(nothing_is_left_over)
 {
-    (void)state;
     for (uint32_t who = 0; who < 2; who++) {
         scene *s = new_line(2);
         register_all(s);
@@ -173,9 +161,8 @@ static void test_nothing_is_left_over(void **state)
 }
 
 /* A pool is being captured on one rank: each of the collective calls is refused on all ranks, and succeeds afterwards. */
-static void test_captured(void **state)
+TEST(captured)
 {
-    (void)state;
     for (uint32_t who = 0; who < 2; who++) {
         for (stage which = BEGIN_OFFLOAD; which <= BEGIN_RESTORE; which++) {
             scene *s = new_line(2);
@@ -201,9 +188,8 @@ static void test_captured(void **state)
     }
 }
 
-static void test_out_of_memory(void **state)
+TEST(out_of_memory)
 {
-    (void)state;
     for (uint32_t who = 0; who < RANKS; who++) {
         scene *s = new_line(RANKS);
         register_all(s);
@@ -232,9 +218,8 @@ static void test_out_of_memory(void **state)
 }
 
 /* One rank's window is not granted again: an error there, or a weaker kind on all ranks. */
-static void test_registration_fails(void **state)
+TEST(registration_fails)
 {
-    (void)state;
     for (uint32_t who = 0; who < RANKS; who++) {
         scene *s = new_line(RANKS);
         register_all(s);
@@ -312,9 +297,8 @@ static unsigned fail_each_call(scene *s, uint32_t who, stage which)
     return met;
 }
 
-static void test_device_calls(void **state)
+TEST(device_calls)
 {
-    (void)state;
     scene *s = new_line(2);
     register_all(s);
     for (uint32_t who = 0; who < 2; who++) /* pinned, and staged */
@@ -325,9 +309,8 @@ static void test_device_calls(void **state)
 }
 
 /* A failure in one line of a grid reaches the whole grid. */
-static void test_grid(void **state)
+TEST(grid)
 {
-    (void)state;
     scene *s = new_grid();
     register_all(s);
     size_t live = live_in(s);
@@ -343,9 +326,8 @@ static void test_grid(void **state)
 /* ---- destruction --------------------------------------------------------------------------------------------------- */
 
 /* Windows of offloaded memory end once, whichever object is destroyed first. */
-static void test_ends_while_offloaded(void **state)
+TEST(ends_while_offloaded)
 {
-    (void)state;
     for (int pool_first = 0; pool_first < 2; pool_first++) {
         scene *s = new_line(2);
         register_all(s);
@@ -367,9 +349,8 @@ static void test_ends_while_offloaded(void **state)
 }
 
 /* An aborted communicator ends its windows: the pool continues without them. */
-static void test_aborted(void **state)
+TEST(aborted)
 {
-    (void)state;
     for (stage when = BEGIN_OFFLOAD; when <= FINISH_RESTORE; when++) {
         scene *s = new_line(2);
         register_all(s);
@@ -386,9 +367,8 @@ static void test_aborted(void **state)
 }
 
 /* A communicator that timed out still exists: a rank that offloaded alone would be in another state than its peers. */
-static void test_timed_out(void **state)
+TEST(timed_out)
 {
-    (void)state;
     scene *s = new_line(2);
     register_all(s);
     for (uint32_t i = 0; i < 2; i++) {
@@ -410,24 +390,4 @@ static void test_timed_out(void **state)
     for (uint32_t i = 0; i < 2; i++)
         bp_registration_destroy(&s->made[i]);
     close_scene(s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_finishing_is_not_collective),
-        cmocka_unit_test(test_not_registered),
-        cmocka_unit_test(test_busy),
-        cmocka_unit_test(test_nothing_is_left_over),
-        cmocka_unit_test(test_captured),
-        cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_registration_fails),
-        cmocka_unit_test(test_device_calls),
-        cmocka_unit_test(test_grid),
-        cmocka_unit_test(test_ends_while_offloaded),
-        cmocka_unit_test(test_aborted),
-        cmocka_unit_test(test_timed_out),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,4 @@
 /* Refused calls of offload: messages, and no effect. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <pthread.h>
 #include <string.h>
 
@@ -23,9 +16,8 @@ static const store_options WITH_PERSISTENT = {.persistent_bytes = 20000};
         assert_same_state(s, &before_);                                                                                \
     } while (0)
 
-static void test_arguments(void **state)
+TEST(arguments)
 {
-    (void)state;
     store s = open_store(new_device(), NULL, NULL);
     bp_offload_config config;
     bp_offload *second = NULL;
@@ -58,9 +50,8 @@ static void test_arguments(void **state)
     close_store(&s);
 }
 
-static void test_configurations(void **state)
+TEST(configurations)
 {
-    (void)state;
     store s = open_store(new_device(), &(store_options){.bare = true}, NULL);
     bp_offload_config config = offload_config(0, BP_BACKING_AUTO);
     assert_null(config.pinned);
@@ -86,9 +77,8 @@ static void test_configurations(void **state)
 }
 
 /* Cost for a pool that offloads nothing: streams. */
-static void test_idle(void **state)
+TEST(idle)
 {
-    (void)state;
     store s = open_store(new_device(), &(store_options){.bare = true}, NULL);
     bp_device_usage before = usage_of(s.k.device);
     assert_ok(bp_offload_create(s.k.pool, NULL, &s.offload));
@@ -103,9 +93,8 @@ static void test_idle(void **state)
     close_store(&s);
 }
 
-static void test_unsupported(void **state)
+TEST(unsupported)
 {
-    (void)state;
     bp_offload *offload = NULL;
     kit k = begin_kit(new_null(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     open_pool(&k, NULL);
@@ -120,9 +109,8 @@ static void test_unsupported(void **state)
     end_kit(&k);
 }
 
-static void test_groups(void **state)
+TEST(groups)
 {
-    (void)state;
     static const char *const NAMES[] = {"param", "grad", "state", "main_grad", "optimizer", "persistent"};
     store s = open_store(new_device(), &WITH_PERSISTENT, NULL);
     assert_int_equal(group_count(s.offload), 6);
@@ -161,9 +149,8 @@ static void test_groups(void **state)
 }
 
 /* Every call out of a group's order. */
-static void test_order(void **state)
+TEST(order)
 {
-    (void)state;
     store s = open_store(new_device(), NULL, NULL);
     const char *g = "optimizer";
     for (int round = 0; round < 2; round++) {
@@ -192,9 +179,8 @@ static void test_order(void **state)
     close_store(&s);
 }
 
-static void test_live(void **state)
+TEST(live)
 {
-    (void)state;
     store s = open_store(new_device(), NULL, NULL);
     uint32_t id = of_role(&s, BP_ROLE_PARAM);
     take(&s.k, id, s.k.streams[1]);
@@ -209,9 +195,8 @@ static void test_live(void **state)
     close_store(&s);
 }
 
-static void test_joint(void **state)
+TEST(joint)
 {
-    (void)state;
     store s = open_store(new_device(), &(store_options){.joint = true}, NULL);
     assert_refuses(&s, bp_offload_begin(s.offload, "joint", BP_OFFLOAD_KEEP), BP_ERR_UNSUPPORTED, "joint");
     discard(&s, "joint");
@@ -225,9 +210,8 @@ static void test_joint(void **state)
 
 /* ---- destruction --------------------------------------------------------------------------------------------------- */
 
-static void test_pool_destroyed_first(void **state)
+TEST(pool_destroyed_first)
 {
-    (void)state;
     for (int how = 0; how < 5; how++) {
         store s = open_store(new_slow_device(100, 3), NULL, NULL);
         if (how >= 1)
@@ -250,9 +234,8 @@ static void test_pool_destroyed_first(void **state)
 }
 
 /* Groups that are offloaded when the offload is destroyed stay so; everything else works, and in the end the device has all memory back. */
-static void test_offload_destroyed_first(void **state)
+TEST(offload_destroyed_first)
 {
-    (void)state;
     for (int how = 0; how < 4; how++) {
         store s = open_store(new_slow_device(100, 4), NULL, NULL);
         uint32_t gradient = of_role(&s, BP_ROLE_GRAD), parameter = of_role(&s, BP_ROLE_PARAM);
@@ -270,21 +253,4 @@ static void test_offload_destroyed_first(void **state)
         drop(&s.k, parameter, (take(&s.k, parameter, s.k.streams[0]), s.k.streams[0]));
         close_store(&s);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_configurations),
-        cmocka_unit_test(test_idle),
-        cmocka_unit_test(test_unsupported),
-        cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_live),
-        cmocka_unit_test(test_joint),
-        cmocka_unit_test(test_pool_destroyed_first),
-        cmocka_unit_test(test_offload_destroyed_first),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,5 @@
 /* Independence of groups. SkyRL, PR 563: weight syncing needs the model alone on the GPU, but gradients were restored with it, their size
  * was not saved, and the condition to restore them could never hold. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <string.h>
 
 #include "stores.h"
@@ -25,9 +18,8 @@ static void assert_offloaded(const store *s, unsigned away)
 }
 
 /* Each group is offloaded alone, kept or discarded; the bytes of all others stay readable and right. */
-static void test_groups_are_independent(void **state)
+TEST(groups_are_independent)
 {
-    (void)state;
     store s = open_store(new_device(), &WITH_PERSISTENT, NULL);
     uint64_t all = usage_of(s.k.device).committed_bytes;
     for (unsigned i = 0; i < ALL_COUNT; i++) {
@@ -49,9 +41,8 @@ static void test_groups_are_independent(void **state)
 }
 
 /* Optimizer and gradients are offloaded while parameters are used and sent; afterwards gradients and optimizer are as they were. */
-static void test_weight_sync(void **state)
+TEST(weight_sync)
 {
-    (void)state;
     store s = open_store(new_slow_device(50, 9), NULL, NULL);
     for (int step = 0; step < 5; step++) {
         for (size_t i = 0; i < s.k.requests; i++) { /* an iteration writes everything */
@@ -84,9 +75,8 @@ static void test_weight_sync(void **state)
 }
 
 /* Zeros in all of the memory, also if its pages held other bytes before. */
-static void test_discarded_gradients_are_zeros(void **state)
+TEST(discarded_gradients_are_zeros)
 {
-    (void)state;
     store s = open_store(new_slow_device(50, 10), NULL, NULL);
     for (int round = 0; round < 4; round++) {
         for (size_t i = 0; i < s.slab_count; i++)
@@ -111,9 +101,8 @@ static void test_discarded_gradients_are_zeros(void **state)
 }
 
 /* Unspecified contents: but the memory can be used, without a wait. */
-static void test_left_as_it_is(void **state)
+TEST(left_as_it_is)
 {
-    (void)state;
     store s = open_store(new_device(), NULL, NULL);
     discard(&s, "grad");
     bring_back(&s, "grad", BP_RESTORE_LEAVE);
@@ -123,9 +112,8 @@ static void test_left_as_it_is(void **state)
 }
 
 /* The number of kept bytes survives calls on other groups, trimming, and time. */
-static void test_kept_is_not_forgotten(void **state)
+TEST(kept_is_not_forgotten)
 {
-    (void)state;
     store s = open_store(new_device(), &WITH_PERSISTENT, NULL);
     uint64_t bytes = bytes_of_group(&s, "grad");
     keep(&s, "grad");
@@ -155,9 +143,8 @@ static void test_kept_is_not_forgotten(void **state)
 }
 
 /* Each offload decides anew: a group may be discarded once and kept the next time, and vice versa. */
-static void test_each_time_anew(void **state)
+TEST(each_time_anew)
 {
-    (void)state;
     store s = open_store(new_device(), NULL, NULL);
     size_t slab = slab_of_group(&s, "main_grad");
     for (int round = 0; round < 8; round++) {
@@ -177,9 +164,8 @@ static void test_each_time_anew(void **state)
 }
 
 /* All groups together, restored in every rotation of their order. */
-static void test_all_at_once(void **state)
+TEST(all_at_once)
 {
-    (void)state;
     store s = open_store(new_slow_device(50, 11), &WITH_PERSISTENT, NULL);
     for (unsigned shift = 0; shift < ALL_COUNT; shift++) {
         for (unsigned i = 0; i < ALL_COUNT; i++)
@@ -199,9 +185,8 @@ static void test_all_at_once(void **state)
 }
 
 /* Slabs with the same name from the caller are one group. */
-static void test_named_groups(void **state)
+TEST(named_groups)
 {
-    (void)state;
     store s =
         open_store(new_device(), &(store_options){.groups = {[3] = "training only", [4] = "training only"}}, NULL);
     assert_int_equal(group_count(s.offload), 4);
@@ -220,9 +205,8 @@ static void test_named_groups(void **state)
 }
 
 /* Sealing fixes the assignment of buffers: groups can still be offloaded and restored. */
-static void test_sealed(void **state)
+TEST(sealed)
 {
-    (void)state;
     for (int before = 0; before < 2; before++) {
         store s = open_store(new_device(), NULL, NULL);
         if (before) {
@@ -238,20 +222,4 @@ static void test_sealed(void **state)
         assert_bytes(&s);
         close_store(&s);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_groups_are_independent),
-        cmocka_unit_test(test_weight_sync),
-        cmocka_unit_test(test_discarded_gradients_are_zeros),
-        cmocka_unit_test(test_left_as_it_is),
-        cmocka_unit_test(test_kept_is_not_forgotten),
-        cmocka_unit_test(test_each_time_anew),
-        cmocka_unit_test(test_all_at_once),
-        cmocka_unit_test(test_named_groups),
-        cmocka_unit_test(test_sealed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,5 @@
 /* The device is out of memory at a restore, because of other allocations: everything is undone, the bytes stay on the host, and a retry
  * is possible. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/device_ops.h>
 
 #include <stdio.h>
@@ -84,22 +77,19 @@ static void come_back_late(bool kept, bp_restore fill)
     close_store(&s);
 }
 
-static void test_kept(void **state)
+TEST(kept)
 {
-    (void)state;
     come_back_late(true, BP_RESTORE_LEAVE);
 }
 
-static void test_discarded(void **state)
+TEST(discarded)
 {
-    (void)state;
     come_back_late(false, BP_RESTORE_ZERO);
 }
 
 /* The caller may make room by offloading another group. */
-static void test_room_is_made(void **state)
+TEST(room_is_made)
 {
-    (void)state;
     store s = open_store(new_limited(), NULL, NULL);
     keep(&s, "main_grad");
     squatter other = squat(s.k.device, 0);
@@ -114,24 +104,12 @@ static void test_room_is_made(void **state)
 }
 
 /* A pool destroyed with groups that could not be restored. */
-static void test_given_up(void **state)
+TEST(given_up)
 {
-    (void)state;
     store s = open_store(new_limited(), NULL, NULL);
     keep(&s, "main_grad");
     squatter other = squat(s.k.device, 0);
     assert_fails(bp_restore_begin(s.offload, "main_grad", BP_RESTORE_LEAVE), BP_ERR_NO_DEVICE_MEMORY, NULL);
     leave(&other);
     close_store(&s);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_discarded),
-        cmocka_unit_test(test_room_is_made),
-        cmocka_unit_test(test_given_up),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

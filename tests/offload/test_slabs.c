@@ -1,17 +1,11 @@
 /* Unloading and loading of slabs: calls of observers and their order, and a failure of each device call. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "devices/memory/slabs.h"
+#include "support/suite.h"
 #include "support/trace_device.h"
 
 #define SLABS 3
@@ -127,9 +121,8 @@ static const bool FIRST_AND_LAST[SLABS] = {true, false, true};
 
 /* ---- tests ---------------------------------------------------------------------------------------------------------- */
 
-static void order(void **state)
+TEST(order)
 {
-    (void)state;
     fixture w;
     listener a, b;
     start(&w);
@@ -149,9 +142,8 @@ static void order(void **state)
 }
 
 /* An observer that attaches meanwhile is called for the mapped slabs. */
-static void attached_while_offloaded(void **state)
+TEST(attached_while_offloaded)
 {
-    (void)state;
     fixture w;
     listener a;
     start(&w);
@@ -167,9 +159,8 @@ static void attached_while_offloaded(void **state)
 }
 
 /* No slab is decommitted before all are unmapped: the bytes still exist. */
-static void unmapping_fails(void **state)
+TEST(unmapping_fails)
 {
-    (void)state;
     for (unsigned nth = 1; nth <= 2; nth++) {
         fixture w;
         listener a;
@@ -187,9 +178,8 @@ static void unmapping_fails(void **state)
     }
 }
 
-static void others_cannot_unmap(void **state)
+TEST(others_cannot_unmap)
 {
-    (void)state;
     fixture w;
     listener a;
     start(&w);
@@ -203,9 +193,8 @@ static void others_cannot_unmap(void **state)
     finish(&w);
 }
 
-static void memory_is_not_taken_back(void **state)
+TEST(memory_is_not_taken_back)
 {
-    (void)state;
     fixture w;
     listener a;
     start(&w);
@@ -225,9 +214,8 @@ static void memory_is_not_taken_back(void **state)
 }
 
 /* Every call of loading fails in turn: the slabs stay unloaded, and a second try succeeds. */
-static void loading_fails(void **state)
+TEST(loading_fails)
 {
-    (void)state;
     static const device_operation operations[] = {OP_COMMIT, OP_MAP};
     for (unsigned i = 0; i < 4; i++) {
         fixture w;
@@ -247,9 +235,8 @@ static void loading_fails(void **state)
     }
 }
 
-static void an_observer_refuses(void **state)
+TEST(an_observer_refuses)
 {
-    (void)state;
     fixture w;
     listener a, b;
     start(&w);
@@ -269,9 +256,8 @@ static void an_observer_refuses(void **state)
 
 /* A slab that cannot be unmapped when loading is undone keeps its memory, which is used from then on: its bytes survive an unloading that
  * is undone. */
-static void undoing_fails(void **state)
+TEST(undoing_fails)
 {
-    (void)state;
     fixture w;
     listener a;
     start(&w);
@@ -294,9 +280,8 @@ static void undoing_fails(void **state)
     finish(&w);
 }
 
-static void others_have_no_memory(void **state)
+TEST(others_have_no_memory)
 {
-    (void)state;
     fixture w;
     listener a;
     start(&w);
@@ -309,20 +294,4 @@ static void others_have_no_memory(void **state)
     assert_int_equal(committed(&w), 2 * PAGE);
     assert_int_equal(bp_slabs_load(&w.slabs, FIRST_AND_LAST), BP_OK);
     finish(&w);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(order),
-        cmocka_unit_test(attached_while_offloaded),
-        cmocka_unit_test(unmapping_fails),
-        cmocka_unit_test(others_cannot_unmap),
-        cmocka_unit_test(memory_is_not_taken_back),
-        cmocka_unit_test(loading_fails),
-        cmocka_unit_test(an_observer_refuses),
-        cmocka_unit_test(undoing_fails),
-        cmocka_unit_test(others_have_no_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

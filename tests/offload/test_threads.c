@@ -1,11 +1,4 @@
 /* Leases on several threads, and work in other groups, while groups are offloaded and restored. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,9 +65,8 @@ static void *read_often(void *argument)
     return NULL;
 }
 
-static void test_leases(void **state)
+TEST(leases)
 {
-    (void)state;
     store s = open_store(new_device(), NULL, NULL);
     atomic_int over = 0;
     reader readers[READERS];
@@ -167,9 +159,8 @@ static worker worker_of(store *s, atomic_int *over, int stream, bp_role role)
 }
 
 /* Parameters and gradients are used all the time and never refused, whatever happens to other groups. */
-static void test_work_beside(void **state)
+TEST(work_beside)
 {
-    (void)state;
     store s = open_store(new_slow_device(20, 6), NULL, NULL);
     atomic_int over = 0;
     worker workers[2] = {worker_of(&s, &over, 1, BP_ROLE_PARAM), worker_of(&s, &over, 2, BP_ROLE_GRAD)};
@@ -238,9 +229,8 @@ static void *ask_often(void *argument)
 }
 
 /* try_acquire during a transition is busy, as for an offloaded group: no error, and no overflow memory. */
-static void test_asked_meanwhile(void **state)
+TEST(asked_meanwhile)
 {
-    (void)state;
     store s = open_store(new_host(), &(store_options){.overflow_bytes = 1 << 16}, NULL);
     atomic_int over = 0;
     const bp_role roles[] = {BP_ROLE_PARAM, BP_ROLE_GRAD};
@@ -294,9 +284,8 @@ static void *launch_often(void *argument)
     return NULL;
 }
 
-static void test_launches_beside(void **state)
+TEST(launches_beside)
 {
-    (void)state;
     store s = open_store(new_host(), NULL, NULL);
     atomic_int over = 0;
     launcher l = {.stream = s.k.streams[1], .over = &over};
@@ -330,9 +319,8 @@ static void *give_back(void *lease)
     return NULL;
 }
 
-static void test_returned_elsewhere(void **state)
+TEST(returned_elsewhere)
 {
-    (void)state;
     store s = open_store(new_device(), NULL, NULL);
     for (int i = 0; i < 10; i++) {
         bp_lease *lease = NULL;
@@ -383,9 +371,8 @@ static bp_status let_through(void *user, const device_call *call)
 }
 
 /* Two pools with an offload each, which share pinned memory, each used by one thread. */
-static void test_pools_share_pinned_memory(void **state)
+TEST(pools_share_pinned_memory)
 {
-    (void)state;
     bp_device *device = new_device();
     bp_pinned *pinned = NULL;
     assert_ok(bp_pinned_create(device, NULL, &pinned));
@@ -411,17 +398,4 @@ static void test_pools_share_pinned_memory(void **state)
         assert_bytes(&trainers[i].s);
         close_store(&trainers[i].s);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_leases),
-        cmocka_unit_test(test_work_beside),
-        cmocka_unit_test(test_asked_meanwhile),
-        cmocka_unit_test(test_launches_beside),
-        cmocka_unit_test(test_returned_elsewhere),
-        cmocka_unit_test(test_pools_share_pinned_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,18 +2,12 @@
 #ifndef TESTS_PINNED_SUPPORT_H
 #define TESTS_PINNED_SUPPORT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/device_ops.h>
 #include <bucketpool/pinned.h>
 
 #include <stdbool.h>
 
+#include "support/suite.h"
 #include "support/trace_device.h"
 
 #define KIB ((uint64_t)1 << 10)

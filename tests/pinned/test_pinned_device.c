@@ -1,11 +1,4 @@
 /* Pinned memory of a cuda device: the driver reports its pages as pinned, copies use it, and captures refuse new pins. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/device_ops.h>
 #include <bucketpool/pinned.h>
 
@@ -14,6 +7,7 @@
 #include <string.h>
 
 #include "support/driver.h"
+#include "support/suite.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define assert_ok(call) assert_int_equal((call), BP_OK)
@@ -26,9 +20,8 @@ static bp_pinned_statistics statistics_of(const bp_pinned *pinned)
 }
 
 /* To the device and back through either kind of memory. */
-static void test_copies(void **state)
+TEST(copies)
 {
-    (void)state;
     bp_device *device = new_cuda();
     bp_stream *stream = NULL;
     bp_pinned *pinned = NULL;
@@ -67,9 +60,8 @@ static void test_copies(void **state)
 }
 
 /* The driver refuses; existing memory still serves. */
-static void test_capture(void **state)
+TEST(capture)
 {
-    (void)state;
     bp_device *device = new_cuda();
     bp_stream *stream = NULL;
     bp_pinned *pinned = NULL;
@@ -103,10 +95,9 @@ static void test_capture(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_copies), cmocka_unit_test(test_capture)};
     if (!has_driver()) {
         puts("needs a driver: BP_TEST_DRIVER");
         return 77;
     }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_suite();
 }

@@ -103,9 +103,8 @@ static void assert_unchanged(const bp_pinned *pinned, const state_before *before
     assert_int_equal(now.ranges, before->ranges);
 }
 
-static void test_create(void **state)
+TEST(create)
 {
-    (void)state;
     bp_device *device = new_device();
     for (unsigned keep = 0; keep < 2; keep++) {
         unsigned nth = 1;
@@ -126,9 +125,8 @@ static void test_create(void **state)
 }
 
 /* If no arena can be made, pinned memory works without, unless jemalloc was required. Without jemalloc fewer operations can fail. */
-static void test_create_arena(void **state)
+TEST(create_arena)
 {
-    (void)state;
     bp_device *device = new_device();
     bp_pinned *pinned = new_pinned(device, NULL);
     const bool has_jemalloc = strcmp(statistics_of(pinned).allocator, "plain") != 0;
@@ -162,9 +160,8 @@ static void test_create_arena(void **state)
 }
 
 /* The first small piece makes the slab; planned ones have separate pages. */
-static void test_allocate(void **state)
+TEST(allocate)
 {
-    (void)state;
     for (unsigned keep = 0; keep < 2; keep++) {
         bp_device *device = new_device();
         const bp_pinned_config config = small_config(BP_PINNED_PLAIN, 4 * MIB);
@@ -202,9 +199,8 @@ static void test_allocate(void **state)
     }
 }
 
-static void test_device_fails(void **state)
+TEST(device_fails)
 {
-    (void)state;
     bp_device *device = new_device();
     const bp_pinned_config config = small_config(BP_PINNED_AUTO, 4 * MIB);
     bp_pinned *pinned = new_pinned(device, &config);
@@ -240,9 +236,8 @@ static void test_device_fails(void **state)
 }
 
 /* Memory that the device fails to unpin stays mapped: the device may still write there. */
-static void test_device_keeps(void **state)
+TEST(device_keeps)
 {
-    (void)state;
     bp_device *device = new_device();
     const bp_pinned_config config = small_config(BP_PINNED_PLAIN, MIB);
     bp_pinned *pinned = new_pinned(device, &config);
@@ -265,9 +260,8 @@ static void test_device_keeps(void **state)
 }
 
 /* Fewer threads touch it then. */
-static void test_no_threads(void **state)
+TEST(no_threads)
 {
-    (void)state;
     bp_device *device = new_device();
     bp_pinned_config config = small_config(BP_PINNED_PLAIN, 0);
     for (unsigned allowed = 0; allowed < 2; allowed++) {
@@ -287,13 +281,4 @@ static void test_no_threads(void **state)
         bp_pinned_destroy(&pinned);
     }
     end_device(&device);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_create),       cmocka_unit_test(test_create_arena), cmocka_unit_test(test_allocate),
-        cmocka_unit_test(test_device_fails), cmocka_unit_test(test_device_keeps), cmocka_unit_test(test_no_threads),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

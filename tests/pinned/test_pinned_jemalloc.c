@@ -39,9 +39,8 @@ static int start(const char *program, const char *name, const char *const *setti
 #define START(program, name, ...) start((program), (name), (const char *const[]){__VA_ARGS__, NULL})
 
 /* This process, without jemalloc at first. Debian's build cannot be loaded here; one built for dlopen can. */
-static void test_plain_process(void **state)
+TEST(plain_process)
 {
-    (void)state;
     bp_device *device = new_device();
     bp_pinned_config config = small_config(BP_PINNED_JEMALLOC, 0);
     bp_pinned *pinned = new_pinned(device, NULL), *asked = NULL;
@@ -65,30 +64,26 @@ static void test_plain_process(void **state)
     end_device(&device);
 }
 
-static void test_preloaded(void **state)
+TEST(preloaded)
 {
-    (void)state;
     assert_int_equal(START(self, "(the program's)", PRELOAD), 0);
 }
 
-static void test_linked(void **state)
+TEST(linked)
 {
-    (void)state;
     if (linked == NULL)
         skip();
     assert_int_equal(START(linked, "(the program's)", "X=1"), 0);
 }
 
-static void test_room_for_tls(void **state)
+TEST(room_for_tls)
 {
-    (void)state;
     assert_int_equal(START(self, "(libjemalloc.so.2)", TUNABLES), 0);
 }
 
 /* Settings for the program's arenas do not affect ours. */
-static void test_settings(void **state)
+TEST(settings)
 {
-    (void)state;
     assert_int_equal(START(self, "(the program's)", PRELOAD, "MALLOC_CONF=dirty_decay_ms:-1,muzzy_decay_ms:-1"), 0);
     assert_int_equal(START(self, "(the program's)", PRELOAD, "MALLOC_CONF=retain:false,background_thread:true"), 0);
     assert_int_equal(START(self, "(the program's)", PRELOAD, "MALLOC_CONF=narenas:1,tcache:false,thp:always"), 0);
@@ -112,10 +107,6 @@ int main(int count, char **arguments)
 #endif
     self = arguments[0];
     linked = count > 1 && arguments[1][0] != '\0' ? arguments[1] : NULL;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain_process), cmocka_unit_test(test_preloaded), cmocka_unit_test(test_linked),
-        cmocka_unit_test(test_room_for_tls),  cmocka_unit_test(test_settings),
-    };
     if (fork() == 0) /* the library must not be loaded here */
         _exit(is_installed() ? 0 : 1);
     int status;
@@ -123,5 +114,5 @@ int main(int count, char **arguments)
         puts("libjemalloc.so.2 is not installed");
         return 77;
     }
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_suite();
 }

@@ -44,9 +44,8 @@ static bool is_touched(void *address, uint64_t bytes)
     return all;
 }
 
-static void test_huge_pages(void **state)
+TEST(huge_pages)
 {
-    (void)state;
     bp_device *device = new_device();
     for (int ordinary = 0; ordinary < 2; ordinary++) {
         bp_pinned_config config = small_config(BP_PINNED_PLAIN, 4 * MIB);
@@ -73,9 +72,8 @@ static void test_huge_pages(void **state)
     end_device(&device);
 }
 
-static void test_memory_returns_to_system(void **state)
+TEST(memory_returns_to_system)
 {
-    (void)state;
     bp_device *device = new_device();
     bp_pinned *pinned = new_pinned(device, NULL);
     void *piece;
@@ -90,9 +88,8 @@ static void test_memory_returns_to_system(void **state)
 }
 
 /* An overrun at either end does not reach neighbouring memory. */
-static void test_ends(void **state)
+TEST(ends)
 {
-    (void)state;
     bp_device *device = new_device();
     bp_pinned *pinned = new_pinned(device, NULL);
     void *piece;
@@ -108,9 +105,8 @@ static void test_ends(void **state)
     end_device(&device);
 }
 
-static void test_touch(void **state)
+TEST(touch)
 {
-    (void)state;
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     for (uint64_t pages = 1; pages < 6000; pages = pages * 3 + 1)
         for (uint32_t threads = 1; threads <= BP_MAX_TOUCH_THREADS; threads *= 4) {
@@ -134,9 +130,8 @@ static void write_file(const char *path, const char *text)
     fclose(file);
 }
 
-static void test_node_of_a_file(void **state)
+TEST(node_of_a_file)
 {
-    (void)state;
     char path[] = "/tmp/bucketpool-node-XXXXXX";
     int file = mkstemp(path);
     assert_true(file >= 0);
@@ -158,9 +153,8 @@ static void test_node_of_a_file(void **state)
     assert_string_equal(of_device, "/sys/bus/pci/devices/10001:ff:1f.0/numa_node");
 }
 
-static void test_node(void **state)
+TEST(node)
 {
-    (void)state;
     bp_device *device = new_device();
     assert_int_equal(bp_numa_node_of(device), -1); /* no cuda device */
     assert_false(bp_numa_is_usable(-1));
@@ -184,13 +178,4 @@ static void test_node(void **state)
         bp_pinned_destroy(&pinned);
     }
     end_device(&device);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_huge_pages), cmocka_unit_test(test_memory_returns_to_system), cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_touch),      cmocka_unit_test(test_node_of_a_file),           cmocka_unit_test(test_node),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

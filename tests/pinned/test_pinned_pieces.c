@@ -6,9 +6,8 @@
 
 #define SLAB (4 * MIB)
 
-static void test_random(void **state)
+TEST(random)
 {
-    (void)state;
     unsigned refused = 0;
     for (uint64_t seed = 0; seed < 8; seed++) {
         bp_device *device = new_device();
@@ -31,9 +30,8 @@ static void test_random(void **state)
 }
 
 /* The slab is full to the last page, and after any use it can be allocated as one piece again. */
-static void test_slab_recovers(void **state)
+TEST(slab_recovers)
 {
-    (void)state;
     bp_device *device = new_device();
     bp_pinned_config config = small_config(BP_PINNED_PLAIN, SLAB);
     config.planned_bytes = 2 * SLAB;
@@ -59,9 +57,8 @@ static void test_slab_recovers(void **state)
 }
 
 /* No size class rounds a planned piece up, and freed memory is unmapped. */
-static void test_planned_to_the_page(void **state)
+TEST(planned_to_the_page)
 {
-    (void)state;
     bp_device *device = new_device();
     bp_pinned *pinned = new_pinned(device, NULL);
     assert_int_equal(pinned_ranges(), 0);
@@ -86,9 +83,8 @@ static void test_planned_to_the_page(void **state)
     end_device(&device);
 }
 
-static void test_limits(void **state)
+TEST(limits)
 {
-    (void)state;
     bp_device *device = new_device();
     bp_pinned_config config = small_config(BP_PINNED_PLAIN, 2 * MIB);
     config.most_bytes = 5 * MIB;
@@ -118,9 +114,8 @@ static void test_limits(void **state)
     end_device(&device);
 }
 
-static void test_freeing(void **state)
+TEST(freeing)
 {
-    (void)state;
     bp_device *device = new_device();
     bp_pinned_config config = small_config(BP_PINNED_PLAIN, SLAB);
     bp_pinned *pinned = new_pinned(device, &config);
@@ -144,9 +139,8 @@ static void test_freeing(void **state)
     end_device(&device);
 }
 
-static void test_arguments(void **state)
+TEST(arguments)
 {
-    (void)state;
     bp_device *device = new_device();
     bp_pinned *pinned = NULL;
     bp_pinned_config good = small_config(BP_PINNED_PLAIN, 0), bad;
@@ -186,9 +180,8 @@ static void test_arguments(void **state)
 }
 
 /* The defaults: a slab of 64 MiB, planned from 1 MiB on; the device outlives it. */
-static void test_defaults(void **state)
+TEST(defaults)
 {
-    (void)state;
     bp_device *device = new_device();
     bp_pinned *pinned = new_pinned(device, NULL);
     bp_device *kept = device;
@@ -205,18 +198,4 @@ static void test_defaults(void **state)
     assert_non_null(kept);
     bp_pinned_destroy(&pinned);
     end_device(&device);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_slab_recovers),
-        cmocka_unit_test(test_planned_to_the_page),
-        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_freeing),
-        cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_defaults),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

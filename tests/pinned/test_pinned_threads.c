@@ -66,20 +66,12 @@ static void run(bp_pinned_allocator allocator)
     end_device(&device);
 }
 
-static void test_threads_plain(void **state)
+TEST(threads_plain)
 {
-    (void)state;
     run(BP_PINNED_PLAIN);
 }
 
-static void test_threads_automatic(void **state)
+TEST(threads_automatic)
 {
-    (void)state;
     run(BP_PINNED_AUTO);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_threads_plain), cmocka_unit_test(test_threads_automatic)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,5 @@
 /* Calls of a profile and their errors: steps, labelled recordings, ranks, file names, and other recorders of the
  * same pool. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/profile.h>
 
 #include "folder.h"
@@ -69,9 +62,8 @@ static uint64_t step_of(const kit *k)
     return live.step;
 }
 
-static void test_steps(void **state)
+TEST_WITHIN(steps, make_folder, drop_folder)
 {
-    (void)state;
     kit k = open_one();
     bp_profile_config config = settings();
     bp_profile *profile = profile_of(&k, &config);
@@ -97,9 +89,8 @@ static void test_steps(void **state)
     end_kit(&k);
 }
 
-static void test_by_hand(void **state)
+TEST_WITHIN(by_hand, make_folder, drop_folder)
 {
-    (void)state;
     kit k = open_one();
     bp_profile_config config = settings();
     config.formats = BP_PROFILE_PICKLE | BP_PROFILE_TRACE;
@@ -131,9 +122,8 @@ static void test_by_hand(void **state)
     end_kit(&k);
 }
 
-static void test_ranks_that_do_not_record(void **state)
+TEST_WITHIN(ranks_that_do_not_record, make_folder, drop_folder)
 {
-    (void)state;
     kit k = open_one();
     static const uint32_t others[] = {0, 2}, mine[] = {0, 1};
     bp_profile_config config = settings();
@@ -164,9 +154,8 @@ static void test_ranks_that_do_not_record(void **state)
     end_kit(&k);
 }
 
-static void test_no_steps(void **state)
+TEST_WITHIN(no_steps, make_folder, drop_folder)
 {
-    (void)state;
     kit k = open_one();
     static const uint64_t none[] = {0};
     bp_profile_config config = settings();
@@ -190,9 +179,8 @@ static void refuse(const kit *k, const bp_profile_config *config, const char *wo
     assert_null(profile);
 }
 
-static void test_creation(void **state)
+TEST_WITHIN(creation, make_folder, drop_folder)
 {
-    (void)state;
     kit k = open_one();
     bp_profile *profile = NULL, *second = NULL;
     bp_profile_config config, good = settings();
@@ -224,9 +212,8 @@ static void test_creation(void **state)
     end_kit(&k);
 }
 
-static void test_sealed_later(void **state)
+TEST_WITHIN(sealed_later, make_folder, drop_folder)
 {
-    (void)state;
     kit k = open_one();
     bp_profile_config config = settings();
     bp_profile *profile = profile_of(&k, &config);
@@ -240,9 +227,8 @@ static void test_sealed_later(void **state)
     end_kit(&k);
 }
 
-static void test_pool_goes_first(void **state)
+TEST_WITHIN(pool_goes_first, make_folder, drop_folder)
 {
-    (void)state;
     kit k = open_one();
     bp_profile_config config = settings();
     bp_profile *profile = profile_of(&k, &config);
@@ -258,9 +244,8 @@ static void test_pool_goes_first(void **state)
 
 /* ---- other recorders ------------------------------------------------------------------------------------------------ */
 
-static void test_traces_of_the_caller(void **state)
+TEST_WITHIN(traces_of_the_caller, make_folder, drop_folder)
 {
-    (void)state;
     kit k = open_one();
     bp_profile_config config = settings();
     bp_profile *profile = profile_of(&k, &config);
@@ -288,9 +273,8 @@ static void test_traces_of_the_caller(void **state)
     end_kit(&k);
 }
 
-static void test_addresses_of_events(void **state)
+TEST_WITHIN(addresses_of_events, make_folder, drop_folder)
 {
-    (void)state;
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         kit k = open_kit(&ALLOCATORS[a], device_at(0));
         uint32_t id = param(&k, 0);
@@ -310,9 +294,8 @@ static void test_addresses_of_events(void **state)
     }
 }
 
-static void test_references(void **state)
+TEST_WITHIN(references, make_folder, drop_folder)
 {
-    (void)state;
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         kit k = open_kit(&ALLOCATORS[a], device_at(0));
         uint32_t id = param(&k, 1);
@@ -328,21 +311,4 @@ static void test_references(void **state)
         assert_int_equal(bp_pool_references(NULL, 0), 0);
         end_kit(&k);
     }
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_steps, make_folder, drop_folder),
-        cmocka_unit_test_setup_teardown(test_by_hand, make_folder, drop_folder),
-        cmocka_unit_test_setup_teardown(test_ranks_that_do_not_record, make_folder, drop_folder),
-        cmocka_unit_test_setup_teardown(test_no_steps, make_folder, drop_folder),
-        cmocka_unit_test_setup_teardown(test_creation, make_folder, drop_folder),
-        cmocka_unit_test_setup_teardown(test_sealed_later, make_folder, drop_folder),
-        cmocka_unit_test_setup_teardown(test_pool_goes_first, make_folder, drop_folder),
-        cmocka_unit_test_setup_teardown(test_traces_of_the_caller, make_folder, drop_folder),
-        cmocka_unit_test_setup_teardown(test_addresses_of_events, make_folder, drop_folder),
-        cmocka_unit_test_setup_teardown(test_references, make_folder, drop_folder),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,13 +2,6 @@
  * temporary file is left, the pools keep working, and the next step is written.
  *
  * Linked with -Wl,--wrap= of the functions below, against the static library. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/profile.h>
 
 #include <errno.h>
@@ -116,9 +109,8 @@ static void fail_step(uint64_t step, const char *why)
     train();
 }
 
-static void test_disks(void **state)
+TEST_WITHIN(disks, begin, end)
 {
-    (void)state;
     assert_ok(bp_profile_step(profile, 0));
     write_error = ENOSPC;
     fail_step(1, strerror(ENOSPC));
@@ -133,9 +125,8 @@ static void test_disks(void **state)
 }
 
 /* A file size limit (RLIMIT_FSIZE) has the same effect. */
-static void test_limit_of_size(void **state)
+TEST_WITHIN(limit_of_size, begin, end)
 {
-    (void)state;
     struct rlimit before, little;
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     little = before;
@@ -152,9 +143,8 @@ static void test_limit_of_size(void **state)
     assert_int_equal(files_of(1), 2);
 }
 
-static void test_odd_writes(void **state)
+TEST_WITHIN(odd_writes, begin, end)
 {
-    (void)state;
     char whole[128], pieces[128];
     snprintf(whole, sizeof whole, "%s/whole", folder);
     snprintf(pieces, sizeof pieces, "%s/pieces", folder);
@@ -171,9 +161,8 @@ static void test_odd_writes(void **state)
     assert_true(writes > 2);
 }
 
-static void test_paths(void **state)
+TEST_WITHIN(paths, begin, end)
 {
-    (void)state;
     char path[256];
     snprintf(path, sizeof path, "%s/step_0", folder);
     FILE *file = fopen(path, "w"); /* a file at the folder's path */
@@ -198,9 +187,8 @@ static void test_paths(void **state)
 }
 
 /* Runs as another user: root may write anywhere. */
-static void test_folder_of_others(void **state)
+TEST_WITHIN(folder_of_others, begin, end)
 {
-    (void)state;
     char path[128];
     snprintf(path, sizeof path, "%s/step_0", folder);
     assert_ok(bp_profile_step(profile, 0));
@@ -240,9 +228,8 @@ static bool stop_failing(void)
         }                                                                                                              \
     } while (0)
 
-static void test_no_memory(void **state)
+TEST_WITHIN(no_memory, begin, end)
 {
-    (void)state;
     unsigned failures = 0;
     char path[128];
     bp_profile_destroy(&profile);
@@ -269,17 +256,4 @@ static void test_no_memory(void **state)
     assert_ok(bp_profile_stop(profile));
     drop(&k, param(&k, 1), k.streams[0]);
     assert_true(failures > 20);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_disks, begin, end),
-        cmocka_unit_test_setup_teardown(test_limit_of_size, begin, end),
-        cmocka_unit_test_setup_teardown(test_odd_writes, begin, end),
-        cmocka_unit_test_setup_teardown(test_paths, begin, end),
-        cmocka_unit_test_setup_teardown(test_folder_of_others, begin, end),
-        cmocka_unit_test_setup_teardown(test_no_memory, begin, end),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,5 @@
 /* A ring that wraps while a thread writes an event. The test reads the clock in the middle of the write
  * (-Wl,--wrap=clock_gettime), so the wrap needs no luck; signals interrupt any other place. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <signal.h>
 #include <sys/time.h>
 #include <time.h>
@@ -53,9 +46,8 @@ static bp_pool_event event_at(const kit *k, size_t index)
 }
 
 /* A thread that is delayed after reading the clock gets a place after later events, with an earlier time. */
-static void test_slept_through_a_lap(void **state)
+TEST(slept_through_a_lap)
 {
-    (void)state;
     kit k = open_ring(RING);
     sleeper = &k;
     pairs_meanwhile = RING;
@@ -103,9 +95,8 @@ static void assert_whole(const kit *k, const uint8_t *const *addresses)
     }
 }
 
-static void test_interrupted_anywhere(void **state)
+TEST(interrupted_anywhere)
 {
-    (void)state;
     kit k = open_ring(TINY);
     const uint8_t *addresses[] = {take(&k, param(&k, 0), k.streams[0]), take(&k, param(&k, 1), k.streams[1])};
     const struct itimerval often = {{0, 30}, {0, 30}}, never = {{0, 0}, {0, 0}};
@@ -131,13 +122,4 @@ static void test_interrupted_anywhere(void **state)
     assert_int_equal(bp_pool_trace_count(k.pool), TINY); /* recording continues */
     assert_int_equal(event_at(&k, 0).kind, BP_EVENT_RELEASE);
     end_kit(&k);
-}
-
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_slept_through_a_lap),
-        cmocka_unit_test(test_interrupted_anywhere),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
 }

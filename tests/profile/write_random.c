@@ -1,12 +1,5 @@
 /* Random programs under a profile, for check_snapshot.py: write_random FOLDER FIRST_SEED SEEDS. Rings that wrap, requests of every placement and name,
  * slabs that lose their memory while state is held, files from within recordings, at their ends and after them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/profile.h>
 
 #include <stdio.h>
@@ -251,20 +244,18 @@ static void one_program(uint64_t seed)
     end_kit(&r.k);
 }
 
-static void test_programs(void **state)
+TEST(programs)
 {
-    (void)state;
     for (uint64_t seed = first_seed; seed < first_seed + seeds; seed++)
         one_program(seed);
 }
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_programs)};
     if (argc != 4)
         return 2;
     folder = argv[1];
     first_seed = strtoull(argv[2], NULL, 10);
     seeds = strtoull(argv[3], NULL, 10);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_suite();
 }

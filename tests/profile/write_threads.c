@@ -1,12 +1,5 @@
 /* Several threads, pools and devices under one profile, for test_snapshots.py: write_threads FOLDER. Threads compete
  * for any free copy and for dynamic memory, so addresses change. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/profile.h>
 
 #include <pthread.h>
@@ -93,9 +86,8 @@ static void bind_all(member *m, const kit *k, bp_pool *pool)
 
 static const char *folder;
 
-static void test_threads(void **state)
+TEST(threads)
 {
-    (void)state;
     static const uint64_t steps[] = {0, 1, 2, 3, 4, 5};
     static const uint64_t rings[] = {1000, 100000};
     for (int r = 0; r < 2; r++) {
@@ -137,9 +129,8 @@ static void test_threads(void **state)
 
 /* Dynamic memory passes from one pool to another, whose ring has only the last events. (With a checked malloc the
  * memory differs, and there is nothing to see.) */
-static void test_handed_over(void **state)
+TEST(handed_over)
 {
-    (void)state;
     kit a = begin_kit(device_at(0)->create(), TWELVE, PARAM_ONLY, BP_POLICY_MAX, 9);
     bp_pool_config config = pool_config();
     bp_profile_config settings;
@@ -176,9 +167,8 @@ static void test_handed_over(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_threads), cmocka_unit_test(test_handed_over)};
     if (argc != 2)
         return 2;
     folder = argv[1];
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_suite();
 }

@@ -1,11 +1,4 @@
 /* Rows of allocators and devices, and small pools. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/pool.h>
 
 #include <stdio.h>

@@ -1,5 +1,3 @@
-#include "support/harness.h"
-
 #include "sequences.h"
 
 #include <bucketpool/comm_mpi.h>

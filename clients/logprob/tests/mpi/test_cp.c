@@ -1,6 +1,4 @@
 /* Splits and gathers of packed sequences between the processes of the job. */
-#include "support/harness.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -153,5 +151,5 @@ TEST(gathers_fail_together)
 
 int main(void)
 {
-    return open_everything() ? close_everything(run_registered(NULL, NULL, NULL, NULL)) : 1;
+    return open_everything() ? close_everything(run_suite()) : 1;
 }

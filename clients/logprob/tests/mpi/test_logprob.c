@@ -1,6 +1,4 @@
 /* The client and the fused head with a vocabulary sharded over the processes of the job. */
-#include "support/harness.h"
-
 #include <bucketpool/comm_mpi.h>
 
 #include <mpi.h>
@@ -83,7 +81,7 @@ int main(void)
         bp_stream_create(device, "work", &stream) != BP_OK)
         return 1;
     ranks = bp_comm_get_info(everybody)->ranks;
-    int failed = run_registered(NULL, NULL, NULL, NULL);
+    int failed = run_suite();
     if (failed != 0)
         MPI_Abort(MPI_COMM_WORLD, 1); /* other processes may be waiting */
     bp_stream_destroy(&stream);

@@ -1,6 +1,4 @@
 /* Losses of packed sequences for every arrangement of the processes, and failures of one process. */
-#include "support/harness.h"
-
 #include <bucketpool/loss.h>
 
 #include <math.h>
@@ -324,5 +322,5 @@ TEST(arrangements_that_cannot_be_are_refused)
 
 int main(void)
 {
-    return open_everything() ? close_everything(run_registered(NULL, NULL, NULL, NULL)) : 1;
+    return open_everything() ? close_everything(run_suite()) : 1;
 }

@@ -1,0 +1,6 @@
+#include "suite.h"
+
+int main(void)
+{
+    return run_suite();
+}
