@@ -1,4 +1,4 @@
-/* Cases of the pool contract, one function each. Each runs on every allocator and every device. */
+/* Cases of the pool contract: CASE(name) { ... } is a case. Each runs on every allocator and every device. */
 #ifndef BP_TEST_CONTRACT_CASES_H
 #define BP_TEST_CONTRACT_CASES_H
 
@@ -6,12 +6,14 @@
 
 typedef void contract_case(const allocator_row *allocator, const device_row *device);
 
-typedef struct named_case {
-    const char *name;
-    contract_case *function;
-} named_case;
+#define CASE(name)                                                                                                     \
+    static contract_case case_##name;                                                                                  \
+    __attribute__((constructor)) static void add_##name(void)                                                          \
+    {                                                                                                                  \
+        add_case(#name, case_##name);                                                                                  \
+    }                                                                                                                  \
+    static void case_##name(const allocator_row *allocator SUITE_UNUSED, const device_row *device SUITE_UNUSED)
 
-extern const named_case HOLD_CASES[], REQUEST_CASES[], PLACE_CASES[], REPORT_CASES[], RANDOM_CASES[],
-    EDGE_CASES[]; /* each ends with a NULL */
+void add_case(const char *name, contract_case *function);
 
 #endif

@@ -8,13 +8,13 @@
 #define MANY 700
 
 /* One unit with many buckets, in one call. */
-static void test_many_ids(const allocator_row *allocator, const device_row *device)
+CASE(many_ids)
 {
     char units[3 * MANY + 1] = "";
     for (size_t i = 0; i < MANY; i++)
         memcpy(units + 2 * i, i + 1 < MANY ? "9," : "9 ", 2);
     strcpy(units + 2 * MANY, "9");
-    kit k = begin_kit(device->create(), units, PARAM_ONLY, allocator->policy, 0);
+    KIT k = begin_kit(device->create(), units, PARAM_ONLY, allocator->policy, 0);
     bp_pool_config config = config_of(allocator);
     open_pool(&k, &config);
     assert_int_equal(k.requests, MANY + 1);
@@ -46,13 +46,12 @@ static void test_many_ids(const allocator_row *allocator, const device_row *devi
     assert_ok(bp_pool_release(k.pool, ids, 0, k.streams[0]));
     free(addresses);
     free(ids);
-    end_kit(&k);
 }
 
 /* Real addresses have the alignment of the plan's offsets, also beyond a page. */
-static void test_alignment(const allocator_row *allocator, const device_row *device)
+CASE(alignment)
 {
-    kit k = begin_kit(device->create(), NULL, TRAINING, allocator->policy, 0);
+    KIT k = begin_kit(device->create(), NULL, TRAINING, allocator->policy, 0);
     k.w = make_scenario(model_of(UNITS), TRAINING);
     bp_plan_config planning = plan_config(allocator->policy, 0, BP_FALLBACK_PERSISTENT);
     planning.alignment = 1 << 16;
@@ -67,15 +66,14 @@ static void test_alignment(const allocator_row *allocator, const device_row *dev
         }
     }
     walk(&k, 1, NULL, false);
-    end_kit(&k);
 }
 
 /* Two requests of 256 GiB at the same time. */
-static void test_full_size(const allocator_row *allocator, const device_row *device)
+CASE(full_size)
 {
     if (device->memory)
         return; /* only the null device can serve this */
-    kit k = begin_kit(device->create(), "137438953472 137438953472 137438953472", PARAM_ONLY, allocator->policy, 0);
+    KIT k = begin_kit(device->create(), "137438953472 137438953472 137438953472", PARAM_ONLY, allocator->policy, 0);
     bp_pool_config config = config_of(allocator);
     open_pool(&k, &config);
     char *first = take(&k, param(&k, 0), k.streams[0]), *second = take(&k, param(&k, 1), k.streams[0]);
@@ -85,12 +83,11 @@ static void test_full_size(const allocator_row *allocator, const device_row *dev
     drop(&k, param(&k, 0), k.streams[0]);
     drop(&k, param(&k, 1), k.streams[0]);
     walk(&k, 2, NULL, false);
-    end_kit(&k);
 }
 
-static void test_extra_requests(const allocator_row *allocator, const device_row *device)
+CASE(extra_requests)
 {
-    kit k = begin_kit(device->create(), UNITS, TRAINING, allocator->policy, 0);
+    KIT k = begin_kit(device->create(), UNITS, TRAINING, allocator->policy, 0);
     bp_pool_config config = config_of(allocator);
     config.persistent_bytes = 4096;
     config.extra_requests = 2;
@@ -104,13 +101,12 @@ static void test_extra_requests(const allocator_row *allocator, const device_row
         assert_int_equal(id, i < 2 ? k.requests + i : 77);
     }
     walk(&k, 1, NULL, false);
-    end_kit(&k);
 }
 
 /* Names far longer than an error detail. */
-static void test_long_names(const allocator_row *allocator, const device_row *device)
+CASE(long_names)
 {
-    kit k = open_kit(allocator, device);
+    KIT k = open_kit(allocator, device);
     char name[3000], text[12000];
     uint32_t ids[3];
     for (uint32_t i = 0; i < 3; i++) {
@@ -136,7 +132,6 @@ static void test_long_names(const allocator_row *allocator, const device_row *de
         assert_true(strlen(text) < capacity);
     }
     assert_ok(bp_pool_release(k.pool, ids, 3, k.streams[0]));
-    end_kit(&k);
 }
 
 static void take_long(void *argument)
@@ -146,9 +141,9 @@ static void take_long(void *argument)
 }
 
 /* Destroying a pool ends its live requests after their streams' work is complete. */
-static void test_destroy(const allocator_row *allocator, const device_row *device)
+CASE(destroy)
 {
-    kit k = open_kit(allocator, device);
+    KIT k = open_kit(allocator, device);
     flag done = 0;
     for (uint32_t u = 0; u < 2; u++) {
         uint8_t *address = take(&k, param(&k, u), k.streams[u]);
@@ -159,13 +154,4 @@ static void test_destroy(const allocator_row *allocator, const device_row *devic
     }
     bp_pool_destroy(&k.pool);
     assert_int_equal(done, device->memory ? 2 : 0);
-    end_kit(&k);
 }
-
-const named_case EDGE_CASES[] = {{"many ids", test_many_ids},
-                                 {"alignment", test_alignment},
-                                 {"full size", test_full_size},
-                                 {"extra requests", test_extra_requests},
-                                 {"long names", test_long_names},
-                                 {"destroy", test_destroy},
-                                 {NULL, NULL}};

@@ -40,9 +40,9 @@ static uint64_t persistent_bytes(const kit *k)
     return 0;
 }
 
-static void test_persistent(const allocator_row *allocator, const device_row *device)
+CASE(persistent)
 {
-    kit k = open_kit(allocator, device);
+    KIT k = open_kit(allocator, device);
     uint32_t a = bind_outside(&k, 0, BP_PLACE_PERSISTENT, 1000), b = bind_outside(&k, 1, BP_PLACE_PERSISTENT, 2000);
     char *at_a = address_of(&k, a), *at_b = address_of(&k, b); /* before any acquire */
     assert_true(at_a + 1000 <= at_b || at_b + 2000 <= at_a);
@@ -76,12 +76,11 @@ static void test_persistent(const allocator_row *allocator, const device_row *de
     take(&k, a, k.streams[0]); /* live throughout, without conflicts */
     walk(&k, 2, NULL, false);
     assert_int_equal(statistics_of(k.pool).dynamic > 0, !allocator->pooled);
-    end_kit(&k);
 }
 
-static void test_dynamic(const allocator_row *allocator, const device_row *device)
+CASE(dynamic)
 {
-    kit k = open_kit(allocator, device);
+    KIT k = open_kit(allocator, device);
     uint32_t id = bind_outside(&k, 0, BP_PLACE_DYNAMIC, 5000);
     void *address;
     uint64_t bytes, before = usage_of(k.device).allocated_bytes;
@@ -109,13 +108,12 @@ static void test_dynamic(const allocator_row *allocator, const device_row *devic
         assert_int_equal(c.wrong, 0);
     }
     take(&k, id, k.streams[0]); /* destroying the pool frees it */
-    end_kit(&k);
 }
 
 /* A bucket without elements, a frozen one, one of fp8 (stored as uint8). */
-static void test_odd_buckets(const allocator_row *allocator, const device_row *device)
+CASE(odd_buckets)
 {
-    kit k = begin_kit(device->create(), "300,0 300f 300q 300,0", TRAINING, allocator->policy, 0);
+    KIT k = begin_kit(device->create(), "300,0 300f 300q 300,0", TRAINING, allocator->policy, 0);
     bp_pool_config config = config_of(allocator);
     open_pool(&k, &config);
     walk(&k, 2, NULL, false);
@@ -138,7 +136,6 @@ static void test_odd_buckets(const allocator_row *allocator, const device_row *d
     assert_ok(bp_pool_release(k.pool, both, 2, k.streams[0]));
     assert_fails(bp_plan_find(k.plan, "u1", 0, BP_ROLE_GRAD, BP_DTYPE_BF16, 600, &id), BP_ERR_MISMATCH, "u1", "grad",
                  "frozen");
-    end_kit(&k);
 }
 
 static void fill(const kit *k, void *address, uint8_t value, uint64_t bytes)
@@ -154,9 +151,9 @@ static void assert_holds(const kit *k, const void *address, uint8_t value, uint6
     assert_int_equal(c.wrong, 0);
 }
 
-static void test_zeros(const allocator_row *allocator, const device_row *device)
+CASE(zeros)
 {
-    kit k = begin_kit(device->create(), "250/300 250/300 250/300 250/300", TRAINING, allocator->policy, 0);
+    KIT k = begin_kit(device->create(), "250/300 250/300 250/300 250/300", TRAINING, allocator->policy, 0);
     bp_pool_config config = config_of(allocator);
     config.persistent_bytes = 1024;
     open_pool(&k, &config);
@@ -192,13 +189,12 @@ static void test_zeros(const allocator_row *allocator, const device_row *device)
             }
         }
     }
-    end_kit(&k);
 }
 
 /* set_zero for planned and bound requests, from the next acquire on; all ids or none. */
-static void test_set_zero(const allocator_row *allocator, const device_row *device)
+CASE(set_zero)
 {
-    kit k = open_kit(allocator, device);
+    KIT k = open_kit(allocator, device);
     uint32_t id = param(&k, 0), with_none[] = {id, statistics_of(k.pool).requests};
     assert_ok(bp_pool_set_zero(k.pool, NULL, 0, BP_ZERO_ALL));
     assert_fails(bp_pool_set_zero(k.pool, with_none, 2, BP_ZERO_ALL), BP_ERR_INVALID_ARGUMENT, NULL);
@@ -224,12 +220,11 @@ static void test_set_zero(const allocator_row *allocator, const device_row *devi
         drop(&k, id, k.streams[0]);
     }
     walk(&k, 1, NULL, false);
-    end_kit(&k);
 }
 
-static void test_addresses(const allocator_row *allocator, const device_row *device)
+CASE(addresses)
 {
-    kit k = open_kit(allocator, device);
+    KIT k = open_kit(allocator, device);
     void *address = NULL, *before[SNAPSHOT_LIVE];
     uint64_t bytes;
     for (uint32_t id = 0; id < k.requests && allocator->assigned; id++) {
@@ -242,7 +237,6 @@ static void test_addresses(const allocator_row *allocator, const device_row *dev
     uint32_t none = statistics_of(k.pool).requests;
     assert_fails(bp_pool_address(k.pool, none, &address, &bytes), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_pool_address(NULL, 0, &address, &bytes), BP_ERR_INVALID_ARGUMENT, NULL);
-    end_kit(&k);
 }
 
 /* ---- slabs --------------------------------------------------------------------------------------------------------- */
@@ -275,9 +269,9 @@ static void detach(void *user, uint32_t slab, void *address, uint64_t bytes)
     a->to->log[a->to->count++] = -(100 * a->number + (int)slab + 1);
 }
 
-static void test_slabs(const allocator_row *allocator, const device_row *device)
+CASE(slabs)
 {
-    kit k = open_kit(allocator, device);
+    KIT k = open_kit(allocator, device);
     int count = (int)bp_pool_get_info(k.pool)->slab_count;
     uint64_t sum = 0, planned = 0;
     for (int i = 0; i < count; i++) {
@@ -320,14 +314,4 @@ static void test_slabs(const allocator_row *allocator, const device_row *device)
         assert_int_equal(log.log[i], -(100 + count - i));
         assert_int_equal(log.log[count + i], -(200 + count - i));
     }
-    end_kit(&k);
 }
-
-const named_case PLACE_CASES[] = {{"persistent requests", test_persistent},
-                                  {"dynamic requests", test_dynamic},
-                                  {"odd buckets", test_odd_buckets},
-                                  {"zeros", test_zeros},
-                                  {"set zero", test_set_zero},
-                                  {"addresses", test_addresses},
-                                  {"slabs", test_slabs},
-                                  {NULL, NULL}};

@@ -4,9 +4,9 @@
 
 #include "cases.h"
 
-static void test_walk(const allocator_row *allocator, const device_row *device)
+CASE(walk)
 {
-    kit k = open_kit(allocator, device);
+    KIT k = open_kit(allocator, device);
     void *addresses[SNAPSHOT_LIVE] = {NULL};
     uint64_t slab_bytes = statistics_of(k.pool).slab_bytes, committed = usage_of(k.device).committed_bytes;
     assert_int_equal(bp_pool_get_info(k.pool)->policy, allocator->policy);
@@ -16,12 +16,11 @@ static void test_walk(const allocator_row *allocator, const device_row *device)
     assert_int_equal(usage_of(k.device).peak_committed_bytes, committed);
     assert_int_equal(statistics_of(k.pool).refused, 0);
     assert_int_equal(live_count(k.pool), 0);
-    end_kit(&k);
 }
 
-static void test_repeated(const allocator_row *allocator, const device_row *device)
+CASE(repeated)
 {
-    kit k = open_kit(allocator, device);
+    KIT k = open_kit(allocator, device);
     uint32_t id = param(&k, 0);
     void *address = take(&k, id, k.streams[0]);
     for (int i = 1; i < 4; i++)
@@ -45,12 +44,11 @@ static void test_repeated(const allocator_row *allocator, const device_row *devi
             drop(&k, id, k.streams[0]);
     }
     assert_fails(bp_pool_release(k.pool, &id, 1, k.streams[0]), BP_ERR_SCHEDULE, "u0");
-    end_kit(&k);
 }
 
-static void test_release_errors(const allocator_row *allocator, const device_row *device)
+CASE(release_errors)
 {
-    kit k = open_kit(allocator, device);
+    KIT k = open_kit(allocator, device);
     uint32_t id = param(&k, 3), none = statistics_of(k.pool).requests, twice[] = {id, id}, with_none[] = {id, none};
     bp_pool_set_step(k.pool, 4711);
     assert_fails(bp_pool_release(k.pool, &id, 1, k.streams[0]), BP_ERR_SCHEDULE, "u3", "4711");
@@ -79,11 +77,10 @@ static void test_release_errors(const allocator_row *allocator, const device_row
     assert_fails(bp_pool_try_acquire(k.pool, &none, 1, k.streams[0], NULL, &acquired), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_int_equal(acquired, 7);
     assert_int_equal(live_count(k.pool), 0);
-    end_kit(&k);
 }
 
 /* u2 shares with u0, or finds both buffers held. */
-static void test_refused(const allocator_row *allocator, const device_row *device)
+CASE(refused)
 {
     kit k = open_kit(allocator, device);
     bp_pool_set_step(k.pool, 90817);
@@ -106,9 +103,9 @@ static void test_refused(const allocator_row *allocator, const device_row *devic
 }
 
 /* The k-th of several requests is held. */
-static void test_all_or_nothing(const allocator_row *allocator, const device_row *device)
+CASE(all_or_nothing)
 {
-    kit k = open_kit(allocator, device);
+    KIT k = open_kit(allocator, device);
     const uint32_t good[] = {id_of(&k, 0, BP_ROLE_PARAM, 1), id_of(&k, 5, BP_ROLE_GRAD, 0),
                              id_of(&k, 1, BP_ROLE_PARAM, 1), id_of(&k, 5, BP_ROLE_GRAD, 1)};
     const uint32_t bad[] = {param(&k, 2), good[1], statistics_of(k.pool).requests};
@@ -151,25 +148,6 @@ static void test_all_or_nothing(const allocator_row *allocator, const device_row
     }
     assert_ok(bp_pool_release(k.pool, good, 4, k.streams[2]));
     assert_int_equal(live_count(k.pool), 2);
-    end_kit(&k);
-}
-
-static void test_try(const allocator_row *allocator, const device_row *device)
-{
-    kit k = open_kit(allocator, device);
-    assert_true(try_take(&k, param(&k, 0), k.streams[0]));
-    assert_true(try_take(&k, param(&k, 1), k.streams[0]));
-    snapshot before = snapshot_of(k.pool);
-    bp_pool_statistics was = statistics_of(k.pool);
-    assert_int_equal(try_take(&k, param(&k, 2), k.streams[0]), !allocator->pooled);
-    if (allocator->pooled) {
-        assert_unchanged(k.pool, &before);
-        assert_int_equal(statistics_of(k.pool).busy, was.busy + 1);
-        drop(&k, param(&k, 0), k.streams[1]);
-        assert_true(try_take(&k, param(&k, 2), k.streams[0]));
-    }
-    assert_int_equal(statistics_of(k.pool).refused, was.refused); /* busy is not an error */
-    end_kit(&k);
 }
 
 static bool can(const kit *k, const uint32_t *ids, size_t count, const uint32_t *releasing, size_t releasing_count)
@@ -180,9 +158,9 @@ static bool can(const kit *k, const uint32_t *ids, size_t count, const uint32_t 
     return answer == 1;
 }
 
-static void test_can(const allocator_row *allocator, const device_row *device)
+CASE(can)
 {
-    kit k = open_kit(allocator, device);
+    KIT k = open_kit(allocator, device);
     const uint32_t u[] = {param(&k, 0), param(&k, 1), param(&k, 2), param(&k, 3)};
     bool pooled = allocator->pooled;
     snapshot before = snapshot_of(k.pool);
@@ -218,12 +196,11 @@ static void test_can(const allocator_row *allocator, const device_row *device)
         drop(&k, u[round], k.streams[0]);
         assert_int_equal(try_take(&k, u[2 + round], k.streams[0]), yes);
     }
-    end_kit(&k);
 }
 
-static void test_cancel(const allocator_row *allocator, const device_row *device)
+CASE(cancel)
 {
-    kit k = open_kit(allocator, device);
+    KIT k = open_kit(allocator, device);
     uint32_t ids[] = {param(&k, 0), param(&k, 1)};
     assert_ok(bp_pool_acquire(k.pool, ids, 2, k.streams[0], NULL));
     assert_ok(bp_pool_cancel(k.pool, ids, 2));
@@ -243,12 +220,11 @@ static void test_cancel(const allocator_row *allocator, const device_row *device
     take(&k, ids[0], k.streams[1]);
     assert_fails(bp_pool_cancel(k.pool, ids, 1), BP_ERR_SCHEDULE, "u2"); /* two references */
     assert_int_equal(live_count(k.pool), 2);
-    end_kit(&k);
 }
 
-static void test_streams(const allocator_row *allocator, const device_row *device)
+CASE(streams)
 {
-    kit k = open_kit(allocator, device);
+    KIT k = open_kit(allocator, device);
     uint32_t id = param(&k, 0);
     bp_device *other = device->create();
     bp_stream *foreign = NULL, *gone = NULL;
@@ -288,13 +264,12 @@ static void test_streams(const allocator_row *allocator, const device_row *devic
     bp_stream_destroy(&passing);
     drop(&k, id, k.streams[1]);
     walk(&k, 1, NULL, false);
-    end_kit(&k);
 }
 
 /* Streams and references of one request. */
-static void test_limits(const allocator_row *allocator, const device_row *device)
+CASE(limits)
 {
-    kit k = open_kit(allocator, device);
+    KIT k = open_kit(allocator, device);
     uint32_t id = param(&k, 0);
     bp_stream *streams[BP_LIVE_STREAMS + 1];
     for (size_t i = 0; i <= BP_LIVE_STREAMS; i++)
@@ -322,10 +297,9 @@ static void test_limits(const allocator_row *allocator, const device_row *device
     assert_int_equal(live_count(k.pool), 0);
     for (size_t i = 0; i <= BP_LIVE_STREAMS; i++)
         bp_stream_destroy(&streams[i]);
-    end_kit(&k);
 }
 
-static void test_null_arguments(const allocator_row *allocator, const device_row *device)
+CASE(null_arguments)
 {
     kit k = open_kit(allocator, device);
     bp_pool *pool = k.pool;
@@ -355,16 +329,3 @@ static void test_null_arguments(const allocator_row *allocator, const device_row
     bp_pool_destroy(&none);
     end_kit(&k);
 }
-
-const named_case HOLD_CASES[] = {{"walk", test_walk},
-                                 {"repeated acquire", test_repeated},
-                                 {"release errors", test_release_errors},
-                                 {"refused acquire", test_refused},
-                                 {"all or nothing", test_all_or_nothing},
-                                 {"try acquire", test_try},
-                                 {"can acquire", test_can},
-                                 {"cancel", test_cancel},
-                                 {"streams", test_streams},
-                                 {"limits", test_limits},
-                                 {"null arguments", test_null_arguments},
-                                 {NULL, NULL}};

@@ -23,9 +23,9 @@ static void assert_adds_up(const bp_pool *pool)
     assert_true(s.repeated <= s.acquires);
 }
 
-static void test_statistics(const allocator_row *allocator, const device_row *device)
+CASE(statistics)
 {
-    kit k = open_kit(allocator, device);
+    KIT k = open_kit(allocator, device);
     bp_pool_statistics s = statistics_of(k.pool);
     assert_int_equal(s.requests, k.requests);
     assert_true(s.slab_bytes >= (allocator->pooled ? bp_plan_get_info(k.plan)->bytes : 0) + 4096);
@@ -69,12 +69,11 @@ static void test_statistics(const allocator_row *allocator, const device_row *de
     assert_fails(bp_pool_statistics_get(k.pool, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_pool_statistics_get(k.pool, &(bp_pool_statistics){.size = 1}), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_pool_statistics_get(NULL, &s), BP_ERR_INVALID_ARGUMENT, NULL);
-    end_kit(&k);
 }
 
-static void test_live(const allocator_row *allocator, const device_row *device)
+CASE(live)
 {
-    kit k = open_kit(allocator, device);
+    KIT k = open_kit(allocator, device);
     bp_pool_set_step(k.pool, 31);
     uint32_t ids[] = {param(&k, 0), param(&k, 1), id_of(&k, 3, BP_ROLE_GRAD, 1)};
     void *addresses[3];
@@ -118,7 +117,6 @@ static void test_live(const allocator_row *allocator, const device_row *device)
     assert_fails(bp_pool_live(NULL, live, 1, &count), BP_ERR_INVALID_ARGUMENT, NULL);
     live[0].size = 1;
     assert_fails(bp_pool_live(k.pool, live, 1, &count), BP_ERR_INVALID_ARGUMENT, NULL);
-    end_kit(&k);
 }
 
 static size_t lines_of(const char *text)
@@ -129,9 +127,9 @@ static size_t lines_of(const char *text)
     return lines;
 }
 
-static void test_dump(const allocator_row *allocator, const device_row *device)
+CASE(dump)
 {
-    kit k = open_kit(allocator, device);
+    KIT k = open_kit(allocator, device);
     char whole[4000], text[4000];
     size_t idle = 0, needed = 0;
     assert_ok(bp_pool_dump(k.pool, NULL, 0, &idle));
@@ -173,7 +171,6 @@ static void test_dump(const allocator_row *allocator, const device_row *device)
     assert_fails(bp_pool_dump(k.pool, NULL, 10, &needed), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_pool_dump(k.pool, text, 10, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_pool_dump(NULL, text, 10, &needed), BP_ERR_INVALID_ARGUMENT, NULL);
-    end_kit(&k);
 }
 
 typedef struct sequence {
@@ -203,7 +200,7 @@ static bp_model *backwards(void)
     return model;
 }
 
-static void test_sequence(const allocator_row *allocator, const device_row *device)
+CASE(sequence)
 {
     /* The hash depends on units, not on ids: the other plan has the units in another order. */
     kit k = open_kit(allocator, device), other = begin_kit(device->create(), NULL, TRAINING, allocator->policy, 0);
@@ -258,20 +255,3 @@ static void test_sequence(const allocator_row *allocator, const device_row *devi
     end_kit(&other);
     end_kit(&k);
 }
-
-static void test_names(const allocator_row *allocator, const device_row *device)
-{
-    kit k = begin_kit(device->create(), UNITS, TRAINING, allocator->policy, 0);
-    bp_pool_config config = config_of(allocator);
-    char name[] = "a separate pool";
-    config.name = name;
-    open_pool(&k, &config);
-    memset(name, 'x', sizeof name - 1); /* copied */
-    uint32_t id = param(&k, 0);
-    assert_fails(bp_pool_release(k.pool, &id, 1, k.streams[0]), BP_ERR_SCHEDULE, "a separate pool", "u0");
-    assert_int_equal(bp_pool_get_info(k.pool)->policy, allocator->policy);
-    end_kit(&k);
-}
-
-const named_case REPORT_CASES[] = {{"statistics", test_statistics}, {"live requests", test_live}, {"dump", test_dump},
-                                   {"sequence", test_sequence},     {"names", test_names},        {NULL, NULL}};

@@ -16,9 +16,9 @@ static bp_status find(const bp_plan *plan, const char *unit, uint32_t ordinal, b
 }
 
 /* The id is the index in the buckets, the plan and the pool. */
-static void test_find(const allocator_row *allocator, const device_row *device)
+CASE(find)
 {
-    kit k = open_kit(allocator, device);
+    KIT k = open_kit(allocator, device);
     const bp_pool_info *pool = bp_pool_get_info(k.pool);
     assert_int_equal(k.requests, bp_buckets_get_info(k.w.buckets)->request_count);
     assert_int_equal(pool->request_count, k.requests);
@@ -48,13 +48,12 @@ static void test_find(const allocator_row *allocator, const device_row *device)
             assert_ptr_equal(address, (char *)pool->slabs[served->slab].address + served->offset);
         drop(&k, id, k.streams[0]);
     }
-    end_kit(&k);
 }
 
 /* Differences between the runtime and the plan, each with its message. */
-static void test_mismatches(const allocator_row *allocator, const device_row *device)
+CASE(mismatches)
 {
-    kit k = begin_kit(device->create(), "300f 300q 300,0", TRAINING, allocator->policy, 0);
+    KIT k = begin_kit(device->create(), "300f 300q 300,0", TRAINING, allocator->policy, 0);
     assert_ok(bp_plan_set_model(k.plan, "a model"));
     assert_ok(find(k.plan, "u0", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 600));
     assert_fails(find(k.plan, "stranger", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 600), BP_ERR_MISMATCH,
@@ -87,15 +86,14 @@ static void test_mismatches(const allocator_row *allocator, const device_row *de
                      "has no memory: the plan is infeasible");
         bp_plan_destroy(&infeasible);
     }
-    end_kit(&k);
 }
 
 /* An evaluation has no gradients: its plan lists them without memory, and a pool serves the others. */
-static void test_never_used(const allocator_row *allocator, const device_row *device)
+CASE(never_used)
 {
     scenario_options options = TRAINING;
     options.eval = 1;
-    kit k = begin_kit(device->create(), UNITS, options, allocator->policy, 0);
+    KIT k = begin_kit(device->create(), UNITS, options, allocator->policy, 0);
     bp_pool_config config = config_of(allocator);
     open_pool(&k, &config);
     uint32_t id = id_of(&k, 0, BP_ROLE_GRAD, 0), other = param(&k, 0);
@@ -123,7 +121,6 @@ static void test_never_used(const allocator_row *allocator, const device_row *de
         bp_pool_set_stream(k.pool, &id, 1, k.streams[0])); /* setters accept requests that can never be acquired */
     assert_ok(bp_pool_set_zero(k.pool, &id, 1, BP_ZERO_ALL));
     walk(&k, 2, NULL, false);
-    end_kit(&k);
 }
 
 /* ---- requests beside the plan ---------------------------------------------------------------------------------------- */
@@ -140,9 +137,9 @@ static bp_status try_bind(const kit *k, bp_bind bind)
 }
 
 /* Bound ids follow those of the plan; a name that exists already makes another request. */
-static void test_bind(const allocator_row *allocator, const device_row *device)
+CASE(bind)
 {
-    kit k = open_kit(allocator, device);
+    KIT k = open_kit(allocator, device);
     const bp_pool_info *info = bp_pool_get_info(k.pool);
     char name[] = "u0";
     bp_bind bind = bind_of(name, 0, BP_ROLE_PARAM, BP_DTYPE_FP8_E4M3, 100);
@@ -181,12 +178,11 @@ static void test_bind(const allocator_row *allocator, const device_row *device)
     assert_ok(bp_pool_release(k.pool, twice, 1, k.streams[1]));
     assert_ok(bp_pool_release(k.pool, twice, 3, k.streams[0]));
     walk(&k, 1, NULL, false);
-    end_kit(&k);
 }
 
-static void test_bind_errors(const allocator_row *allocator, const device_row *device)
+CASE(bind_errors)
 {
-    kit k = open_kit(allocator, device);
+    KIT k = open_kit(allocator, device);
     const bp_bind bind = bind_of("u0", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 600);
     bp_bind wrong[] = {bind, bind, bind, bind, bind, bind, bind};
     wrong[0].role = BP_ROLE_COUNT + 1000;
@@ -207,7 +203,6 @@ static void test_bind_errors(const allocator_row *allocator, const device_row *d
     assert_int_equal(id, 77);
     assert_ok(try_bind(&k, bind)); /* failures used neither memory nor ids */
     walk(&k, 1, NULL, false);
-    end_kit(&k);
 }
 
 /* ---- pools ----------------------------------------------------------------------------------------------------------- */
@@ -224,9 +219,9 @@ static bp_status try_create(const kit *k, const bp_plan *plan, const bp_pool_con
     return status;
 }
 
-static void test_creation_errors(const allocator_row *allocator, const device_row *device)
+CASE(creation_errors)
 {
-    kit k = begin_kit(device->create(), UNITS, TRAINING, allocator->policy, 0);
+    KIT k = begin_kit(device->create(), UNITS, TRAINING, allocator->policy, 0);
     bp_pool_config good = config_of(allocator), config = good;
     char fingerprint[BP_FINGERPRINT_CHARS], other[BP_FINGERPRINT_CHARS];
     assert_ok(bp_plan_fingerprint(k.plan, fingerprint));
@@ -258,19 +253,20 @@ static void test_creation_errors(const allocator_row *allocator, const device_ro
     config = good;
     config.persistent_bytes = UINT64_MAX - 5;
     assert_fails(try_create(&k, k.plan, &config), BP_ERR_OVERFLOW, NULL);
-    end_kit(&k);
 }
 
-static void test_info(const allocator_row *allocator, const device_row *device)
+CASE(info)
 {
-    kit k = begin_kit(device->create(), UNITS, TRAINING, allocator->policy, 0);
+    KIT k = begin_kit(device->create(), UNITS, TRAINING, allocator->policy, 0);
     bp_pool_config config = config_of(allocator);
     char fingerprint[BP_FINGERPRINT_CHARS];
     assert_ok(bp_plan_fingerprint(k.plan, fingerprint));
     assert_ok(bp_plan_set_model(k.plan, "a model"));
     for (int named = 0; named < 2; named++) {
-        config.name = named ? "a pool" : NULL;
+        char name[] = "a pool";
+        config.name = named ? name : NULL;
         open_pool(&k, &config);
+        name[0] = 'x'; /* copied */
         const bp_pool_info *info = bp_pool_get_info(k.pool);
         assert_string_equal(info->name, named ? "a pool" : "a model");
         assert_int_equal(info->policy, allocator->policy);
@@ -280,15 +276,15 @@ static void test_info(const allocator_row *allocator, const device_row *device)
         assert_int_equal(info->guarded, 0);
         assert_int_equal(info->request_count, k.requests);
         assert_int_equal(info->slab_count, bp_plan_get_info(k.plan)->slab_count);
+        assert_fails(bp_pool_release(k.pool, k.ids, 1, k.streams[0]), BP_ERR_SCHEDULE, info->name, "u0");
         bp_pool_destroy(&k.pool);
     }
     assert_null(bp_pool_get_info(NULL));
     assert_null(bp_plan_get_info(NULL));
-    end_kit(&k);
 }
 
 /* Pools share nothing, and the plan may be destroyed before them. */
-static void test_two_pools(const allocator_row *allocator, const device_row *device)
+CASE(two_pools)
 {
     kit k = open_kit(allocator, device), other = k;
     other.pool = NULL;
@@ -326,7 +322,7 @@ static void test_two_pools(const allocator_row *allocator, const device_row *dev
 }
 
 /* The device is destroyed after its last user. */
-static void test_device_destroyed_last(const allocator_row *allocator, const device_row *device)
+CASE(device_destroyed_last)
 {
     kit k = open_kit(allocator, device);
     bp_device *alias = k.device;
@@ -343,9 +339,9 @@ static void test_device_destroyed_last(const allocator_row *allocator, const dev
     free(k.ids);
 }
 
-static void test_seal(const allocator_row *allocator, const device_row *device)
+CASE(seal)
 {
-    kit k = open_kit(allocator, device);
+    KIT k = open_kit(allocator, device);
     bp_bind bind = bind_of("scratch", 0, BP_ROLE_STATE, BP_DTYPE_UINT8, 100);
     bind.placement = BP_PLACE_DYNAMIC;
     uint32_t scratch;
@@ -367,17 +363,4 @@ static void test_seal(const allocator_row *allocator, const device_row *device)
         assert_refused(&k, param(&k, 0), k.streams[0], "u0");
     assert_ok(bp_pool_seal(k.pool)); /* again */
     assert_fails(bp_pool_seal(NULL), BP_ERR_INVALID_ARGUMENT, NULL);
-    end_kit(&k);
 }
-
-const named_case REQUEST_CASES[] = {{"find", test_find},
-                                    {"mismatches", test_mismatches},
-                                    {"never used", test_never_used},
-                                    {"bind", test_bind},
-                                    {"bind errors", test_bind_errors},
-                                    {"creation errors", test_creation_errors},
-                                    {"info", test_info},
-                                    {"two pools", test_two_pools},
-                                    {"device destroyed last", test_device_destroyed_last},
-                                    {"seal", test_seal},
-                                    {NULL, NULL}};

@@ -207,9 +207,8 @@ TEST(environment)
             setenv("NVTX_INJECTION64_PATH", path, 1);
         if (cases[i].variable != NULL)
             setenv("BUCKETPOOL_NVTX", cases[i].variable, 1);
-        kit k = open_annotated(&ALLOCATORS[0], &HOST, BP_ANNOTATE_ENVIRONMENT);
+        KIT k = open_annotated(&ALLOCATORS[0], &HOST, BP_ANNOTATE_ENVIRONMENT);
         assert_int_equal(bp_pool_get_info(k.pool)->annotated, cases[i].on);
-        end_kit(&k);
     }
     setenv("NVTX_INJECTION64_PATH", path, 1);
     free(path);
@@ -227,7 +226,7 @@ TEST(nothing_of_ours)
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         if (!ALLOCATORS[a].pooled)
             continue;
-        kit k = open_annotated(&ALLOCATORS[a], &HOST, BP_ANNOTATE_ON);
+        KIT k = open_annotated(&ALLOCATORS[a], &HOST, BP_ANNOTATE_ON);
         uint32_t id = param(&k, 0);
         take(&k, id, k.streams[0]);
         drop(&k, id, k.streams[0]);
@@ -240,7 +239,6 @@ TEST(nothing_of_ours)
         assert_ok(dropped);
         assert_int_equal(w.allocations, 0);
         assert_int_equal(w.locks, 0);
-        end_kit(&k);
     }
 }
 

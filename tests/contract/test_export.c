@@ -66,7 +66,7 @@ static void assert_tensor(const tensor *t, void *address, uint8_t code, uint8_t 
 
 TEST(tensors)
 {
-    kit k = three_units(new_device());
+    KIT k = three_units(new_device());
     char *address = take(&k, param(&k, 0), k.streams[0]);
     managed *plain = export_tensor(&k, param(&k, 0), BP_DTYPE_NONE, 0);
     assert_tensor(&plain->dl, address, 4, 16, 1000);
@@ -82,13 +82,12 @@ TEST(tensors)
     versioned->deleter(versioned);
     assert_int_equal(bp_pool_export_count(k.pool), 0);
     drop(&k, param(&k, 0), k.streams[0]);
-    end_kit(&k);
 }
 
 /* The first and the last unit share a buffer: an exported tensor delays no acquire. */
 TEST(tensors_hold_nothing)
 {
-    kit k = three_units(new_device());
+    KIT k = three_units(new_device());
     char *address = take(&k, param(&k, 0), k.streams[0]);
     void *saved = export_tensor(&k, param(&k, 0), BP_DTYPE_UINT8, 0);
     drop(&k, param(&k, 0), k.streams[0]);
@@ -99,13 +98,12 @@ TEST(tensors_hold_nothing)
     assert_null(saved);
     bp_export_delete(&saved);
     bp_export_delete(NULL);
-    end_kit(&k);
 }
 
 /* The bytes exist until the last tensor is deleted. */
 TEST(tensors_outlive_pools)
 {
-    kit k = three_units(new_host());
+    KIT k = three_units(new_host());
     take(&k, param(&k, 0), k.streams[0]);
     assert_ok(bp_stream_fill(k.streams[0], address_of(&k, param(&k, 0)), 7, 2000));
     managed *first = export_tensor(&k, param(&k, 0), BP_DTYPE_UINT8, 0);
@@ -119,13 +117,12 @@ TEST(tensors_outlive_pools)
     first->dl.data[1] = 9;
     first->deleter(first);
     assert_int_equal(usage_of(k.device).committed_bytes, 0);
-    end_kit(&k);
 }
 
 /* Also if the tensor holds the last reference to the device. */
 TEST(tensors_outlive_devices)
 {
-    kit k = three_units(new_host());
+    KIT k = three_units(new_host());
     managed *exported = export_tensor(&k, param(&k, 0), BP_DTYPE_UINT8, 0);
     bp_pool_destroy(&k.pool);
     for (int i = 0; i < KIT_STREAMS; i++)
@@ -134,13 +131,12 @@ TEST(tensors_outlive_devices)
     exported->dl.data[0] = 9;
     exported->deleter(exported);
     k.device = new_device();
-    end_kit(&k);
 }
 
 /* A tensor's user may have work in flight on streams unknown to the pool. */
 TEST(the_last_waits_for_work)
 {
-    kit k = three_units(new_device());
+    KIT k = three_units(new_device());
     managed *exported = export_tensor(&k, param(&k, 0), BP_DTYPE_UINT8, 0);
     gate g = {0};
     flag done = 0;
@@ -154,17 +150,15 @@ TEST(the_last_waits_for_work)
     assert_int_equal(atomic_load(&done), 1);
     assert_int_equal(pthread_join(opener, NULL), 0);
     assert_int_equal(usage_of(k.device).committed_bytes, 0);
-    end_kit(&k);
 }
 
 TEST(destroy_after_tensors)
 {
-    kit k = three_units(new_device());
+    KIT k = three_units(new_device());
     void *made = export_tensor(&k, param(&k, 0), BP_DTYPE_NONE, 1);
     bp_export_delete(&made);
     bp_pool_destroy(&k.pool);
     assert_int_equal(usage_of(k.device).committed_bytes, 0);
-    end_kit(&k);
 }
 
 static void *give_back(void *tensors)
@@ -178,7 +172,7 @@ static void *give_back(void *tensors)
 /* The pool is destroyed while threads delete tensors. */
 TEST(threads)
 {
-    kit k = three_units(new_device());
+    KIT k = three_units(new_device());
     void *made[4][64];
     pthread_t threads[4];
     for (int t = 0; t < 4; t++)
@@ -191,7 +185,6 @@ TEST(threads)
     for (int t = 0; t < 4; t++)
         pthread_join(threads[t], NULL);
     assert_int_equal(usage_of(k.device).committed_bytes, 0);
-    end_kit(&k);
 }
 
 TEST(refusals)

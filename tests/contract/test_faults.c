@@ -85,7 +85,7 @@ TEST(calls)
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         faults f;
         uint32_t ids[4];
-        kit k = faulty_kit(&ALLOCATORS[a], &f, ids);
+        KIT k = faulty_kit(&ALLOCATORS[a], &f, ids);
         for (int keep = 0; keep < (ALLOCATORS[a].pooled ? 2 : 1); keep++) {     /* undoing fails as well */
             assert_ok(bp_pool_acquire(k.pool, ids + 2, 2, k.streams[0], NULL)); /* the earlier live ranges */
             assert_ok(bp_pool_release(k.pool, ids + 2, 2, k.streams[0]));
@@ -118,7 +118,6 @@ TEST(calls)
             assert_int_equal(live_count(k.pool), 0);
         }
         f = none();
-        end_kit(&k);
     }
     assert_true(met > 20); /* at least one operation failed */
 }
@@ -128,7 +127,7 @@ TEST(dynamic_out_of_memory)
 {
     faults f;
     uint32_t ids[4];
-    kit k = faulty_kit(&ALLOCATORS[0], &f, ids);
+    KIT k = faulty_kit(&ALLOCATORS[0], &f, ids);
     for (unsigned nth = 1; nth <= 2; nth++) { /* and again: a pool may wait for its streams and retry */
         const faults full = {.until = nth, .keep = true, .only = OP_ALLOCATE, .status = BP_ERR_NO_DEVICE_MEMORY};
         int answer = 9;
@@ -144,14 +143,13 @@ TEST(dynamic_out_of_memory)
     }
     f = none();
     assert_true(try_take(&k, ids[0], k.streams[0]));
-    end_kit(&k);
 }
 
 TEST(creation)
 {
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         faults f;
-        kit k = begin_kit(new_faulty(new_device(), &f), UNITS, TRAINING, ALLOCATORS[a].policy, 0);
+        KIT k = begin_kit(new_faulty(new_device(), &f), UNITS, TRAINING, ALLOCATORS[a].policy, 0);
         bp_pool_config config = config_of(&ALLOCATORS[a]);
         config.persistent_bytes = 5000;
         config.overflow_bytes = ALLOCATORS[a].pooled ? 5000 : 0;
@@ -179,7 +177,6 @@ TEST(creation)
         bp_pool_destroy(&k.pool);
         open_pool(&k, &config);
         walk(&k, 1, NULL, false);
-        end_kit(&k);
     }
 }
 
@@ -219,7 +216,7 @@ TEST(too_little_device_memory)
     host.memory_bytes = 1 << 20;
     bp_device *device = NULL;
     assert_ok(bp_device_create_host(&host, &device));
-    kit k = begin_kit(device, "1000 1000", PARAM_ONLY, BP_POLICY_MAX, 0);
+    KIT k = begin_kit(device, "1000 1000", PARAM_ONLY, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     config.persistent_bytes = 8 << 20;
     assert_fails(bp_pool_create(k.device, k.plan, &config, &k.pool), BP_ERR_NO_DEVICE_MEMORY, "8388608");
@@ -239,7 +236,6 @@ TEST(too_little_device_memory)
     bp_pool_destroy(&k.pool);
     config.persistent_bytes = 1 << 19;
     open_pool(&k, &config); /* the freed memory can be acquired again */
-    end_kit(&k);
 }
 
 void *__real_malloc(size_t bytes);
@@ -328,7 +324,7 @@ TEST(no_host_memory)
         RETRY(bp_event_create(device, &event));
         bp_event_destroy(&event);
         bp_stream_destroy(&stream);
-        kit k = begin_kit(device, UNITS, TRAINING, ALLOCATORS[a].policy, 0);
+        KIT k = begin_kit(device, UNITS, TRAINING, ALLOCATORS[a].policy, 0);
         bp_pool_config config = config_of(&ALLOCATORS[a]);
         config.persistent_bytes = 5000;
         config.name = "patient";
@@ -347,7 +343,6 @@ TEST(no_host_memory)
         }
         RETRY(bp_pool_trace_start(k.pool, 100, 0));
         walk(&k, 1, NULL, false);
-        end_kit(&k);
     }
     assert_true(host_failures > 50);
 }

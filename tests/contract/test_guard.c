@@ -78,7 +78,7 @@ TEST(use_after_release)
         /* Scheduled buffers overlap others and are not spaced out: only pages that belong to one segment trap. */
         int first = ALLOCATORS[a].policy == BP_POLICY_SCHEDULED ? 1 : 0;
         for (int i = first; i < 2 && ALLOCATORS[a].pooled; i++) {
-            kit k = guarded_kit(&ALLOCATORS[a], i == 0 ? new_host() : device_at(2)->create(), alignments[i]);
+            KIT k = guarded_kit(&ALLOCATORS[a], i == 0 ? new_host() : device_at(2)->create(), alignments[i]);
             for (int round = 0; round < 2; round++) {
                 uint8_t *u0 = take(&k, param(&k, 0), k.streams[0]), *u1 = take(&k, param(&k, 1), k.streams[1]);
                 assert_ok(bp_device_synchronize(k.device));
@@ -93,14 +93,13 @@ TEST(use_after_release)
                 assert_ok(bp_pool_cancel(k.pool, (const uint32_t[]){param(&k, 1)}, 1));
                 assert_access(u1, 600, false);
             }
-            end_kit(&k);
         }
     }
 }
 
 TEST(persistent_requests)
 {
-    kit k = guarded_kit(&ALLOCATORS[2], new_host(), 256);
+    KIT k = guarded_kit(&ALLOCATORS[2], new_host(), 256);
     bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 700);
     bind.placement = BP_PLACE_PERSISTENT;
     uint32_t id, other;
@@ -115,7 +114,6 @@ TEST(persistent_requests)
     assert_int_equal(beside[0], 6);
     assert_int_equal(beside[699], 6);
     drop(&k, other, k.streams[0]);
-    end_kit(&k);
 }
 
 static void assert_bytes(const uint8_t *address, uint64_t bytes, uint8_t value)
@@ -127,7 +125,7 @@ static void assert_bytes(const uint8_t *address, uint64_t bytes, uint8_t value)
 TEST(fresh_memory_is_nan)
 {
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
-        kit k = begin_kit(new_host(), "225/300 225/300 225/300", TRAINING, ALLOCATORS[a].policy, 0);
+        KIT k = begin_kit(new_host(), "225/300 225/300 225/300", TRAINING, ALLOCATORS[a].policy, 0);
         bp_pool_config config = config_of(&ALLOCATORS[a]);
         config.guard = BP_GUARD_ON;
         open_pool(&k, &config);
@@ -150,7 +148,6 @@ TEST(fresh_memory_is_nan)
                 drop(&k, id, k.streams[0]);
             }
         }
-        end_kit(&k);
     }
 }
 
@@ -166,7 +163,7 @@ TEST(writes_past_the_end)
 {
     static const uint64_t alignments[] = {256, 4096};
     for (int i = 0; i < 2; i++) {
-        kit k = guarded_kit(&ALLOCATORS[2], new_host(), alignments[i]);
+        KIT k = guarded_kit(&ALLOCATORS[2], new_host(), alignments[i]);
         static const uint64_t past[] = {0, 1, 100, 167};
         for (size_t p = 0; p < 4; p++) {
             uint32_t id = param(&k, 3);
@@ -187,7 +184,6 @@ TEST(writes_past_the_end)
         assert_ok(bp_stream_fill(k.streams[1], address, 0x31, 600));
         drop(&k, id, k.streams[1]);
         walk(&k, 1, NULL, false);
-        end_kit(&k);
     }
 }
 
@@ -200,7 +196,7 @@ static void take_long(void *argument)
 TEST(release_waits)
 {
     for (int way = 0; way < 3; way++) { /* the stream that acquired, used, released */
-        kit k = guarded_kit(&ALLOCATORS[2], new_host(), 256);
+        KIT k = guarded_kit(&ALLOCATORS[2], new_host(), 256);
         flag done = 0;
         uint32_t id = param(&k, 0);
         take(&k, id, k.streams[0]);
@@ -208,7 +204,6 @@ TEST(release_waits)
         assert_ok(bp_stream_call(k.streams[way], take_long, &done));
         drop(&k, id, k.streams[2]);
         assert_int_equal(done, 1);
-        end_kit(&k);
     }
 }
 
@@ -243,21 +238,19 @@ TEST(switches)
     assert_true(is_on(new_host(), BP_GUARD_ON, NULL));
     assert_true(is_on(new_host(), BP_GUARD_ON, "0"));
     assert_false(is_on(new_null(), BP_GUARD_ENVIRONMENT, "1")); /* it cannot, and was not forced */
-    kit k = begin_kit(new_null(), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    KIT k = begin_kit(new_null(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     config.guard = BP_GUARD_ON;
     assert_fails(bp_pool_create(k.device, k.plan, &config, &k.pool), BP_ERR_UNSUPPORTED, NULL);
     assert_null(k.pool);
-    end_kit(&k);
 }
 
 TEST(walk)
 {
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
-        kit k = guarded_kit(&ALLOCATORS[a], new_slow_host(30, a), 256);
+        KIT k = guarded_kit(&ALLOCATORS[a], new_slow_host(30, a), 256);
         void *addresses[SNAPSHOT_LIVE] = {NULL};
         walk(&k, 4, addresses, ALLOCATORS[a].assigned);
-        end_kit(&k);
     }
 }
 
@@ -267,7 +260,7 @@ TEST(partial_overlaps)
     static const place places[] = {{0, 1000}, {512, 1000}, {1024, 1000}, {2048, 300}};
     bp_pool_config config = pool_config();
     config.guard = BP_GUARD_ON;
-    kit k = open_places(new_host(), places, 4, &config);
+    KIT k = open_places(new_host(), places, 4, &config);
     uint8_t *live[4] = {NULL};
     seed(3);
     for (int step = 0; step < 400; step++) {
@@ -285,5 +278,4 @@ TEST(partial_overlaps)
             if (live[j] != NULL)
                 assert_bytes(live[j], places[j].bytes, (uint8_t)(j + 1));
     }
-    end_kit(&k);
 }

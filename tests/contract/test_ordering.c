@@ -10,8 +10,7 @@
 
 static kit four(bp_device *device)
 {
-    kit k = begin_kit(device, FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
-    open_pool(&k, NULL);
+    kit k = start_kit(device, FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
     assert_ptr_equal(address_of(&k, param(&k, 0)), address_of(&k, param(&k, 2)));
     assert_ptr_not_equal(address_of(&k, param(&k, 0)), address_of(&k, param(&k, 1)));
     return k;
@@ -25,7 +24,7 @@ static void fill(const kit *k, int stream, void *address, uint8_t value)
 /* The previous user's work is still queued when the memory is reused on another stream. */
 static void assert_reuse_is_ordered(bp_device *device)
 {
-    kit k = four(device);
+    KIT k = four(device);
     for (int round = 0; round < 3; round++) {
         gate g = {0};
         flag done = 0;
@@ -47,7 +46,6 @@ static void assert_reuse_is_ordered(bp_device *device)
         assert_int_equal(c.wrong, 0);
         drop(&k, next, k.streams[1]);
     }
-    end_kit(&k);
 }
 
 TEST(reuse_is_ordered)
@@ -64,7 +62,7 @@ TEST(union_of_streams)
 {
     for (int blocked = 0; blocked < WAYS; blocked++) {
         for (int late = 0; late < 2; late++) { /* late: enqueued after the last release, and not waited for */
-            kit k = four(new_device());
+            KIT k = four(new_device());
             bp_stream *fresh = NULL;
             assert_ok(bp_stream_create(k.device, "fresh", &fresh));
             gate g = {0};
@@ -88,14 +86,13 @@ TEST(union_of_streams)
             unblock(&g);
             assert_true(is_raised_soon(&done));
             bp_stream_destroy(&fresh);
-            end_kit(&k);
         }
     }
 }
 
 TEST(gives_up_in_order)
 {
-    kit k = four(new_device());
+    KIT k = four(new_device());
     gate g = {0}, late = {0};
     flag done = 0;
     uint32_t id = param(&k, 0);
@@ -109,7 +106,6 @@ TEST(gives_up_in_order)
     unblock(&g);
     assert_true(is_raised_soon(&done));
     unblock(&late);
-    end_kit(&k);
 }
 
 /* A wait covers exactly the position of a release for 255 further releases; then a later event may replace it. */
@@ -117,7 +113,7 @@ TEST(exact_points)
 {
     for (int releases = 0; releases <= 700; releases += releases == 0 ? 255 : 445) {
         for (int before = 0; before < 2; before++) {
-            kit k = four(new_device());
+            KIT k = four(new_device());
             gate g = {0};
             flag done = 0;
             take(&k, param(&k, 0), k.streams[0]);
@@ -138,7 +134,6 @@ TEST(exact_points)
                 assert_true(is_raised_soon(&done));
             unblock(&g);
             assert_true(is_raised_soon(&done));
-            end_kit(&k);
         }
     }
 }
@@ -146,7 +141,7 @@ TEST(exact_points)
 /* An acquire of a live request is ordered after the previous live ranges, too. */
 TEST(repeated_is_ordered)
 {
-    kit k = four(new_device());
+    KIT k = four(new_device());
     gate g = {0};
     flag second = 0, third = 0, unrelated = 0;
     take(&k, param(&k, 0), k.streams[0]);
@@ -163,14 +158,12 @@ TEST(repeated_is_ordered)
     assert_true(stays_down(&second));
     unblock(&g);
     assert_true(is_raised_soon(&second) && is_raised_soon(&third));
-    end_kit(&k);
 }
 
 /* A busy try_acquire adds no waits that matter; zeros are written in stream order. */
 TEST(zeros_are_ordered)
 {
-    kit k = begin_kit(new_slow_device(100, 3), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
-    open_pool(&k, NULL);
+    KIT k = start_kit(new_slow_device(100, 3), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
     const uint32_t ids[] = {param(&k, 0), param(&k, 2)};
     assert_ok(bp_pool_set_zero(k.pool, &ids[1], 1, BP_ZERO_ALL));
     gate g = {0};
@@ -186,14 +179,13 @@ TEST(zeros_are_ordered)
     assert_ok(bp_device_synchronize(k.device));
     assert_int_equal(old.wrong, 0);
     assert_int_equal(zero.wrong, 0);
-    end_kit(&k);
 }
 
 /* Further streams wait for the zeros that the live range began with, and for none if it began without, whatever set_zero changes meanwhile. */
 TEST(zeros_of_live_ranges)
 {
     for (int zeroed = 0; zeroed < 2; zeroed++) {
-        kit k = four(new_device());
+        KIT k = four(new_device());
         const uint32_t id = param(&k, 0);
         gate g = {0};
         flag done = 0;
@@ -206,7 +198,6 @@ TEST(zeros_of_live_ranges)
         assert_true(zeroed ? stays_down(&done) : is_raised_soon(&done));
         unblock(&g);
         assert_true(is_raised_soon(&done));
-        end_kit(&k);
     }
 }
 
@@ -214,8 +205,7 @@ TEST(zeros_of_live_ranges)
 TEST(dynamic_is_freed_in_order)
 {
     for (int blocked = 0; blocked < HOLDS; blocked++) {
-        kit k = begin_kit(new_device(), FOUR, PARAM_ONLY, BP_POLICY_DYNAMIC, 0);
-        open_pool(&k, NULL);
+        KIT k = start_kit(new_device(), FOUR, PARAM_ONLY, BP_POLICY_DYNAMIC, 0);
         gate g = {0};
         check checks[4];
         uint32_t id = param(&k, 0);
@@ -242,44 +232,5 @@ TEST(dynamic_is_freed_in_order)
         assert_ok(bp_device_synchronize(k.device));
         for (uint32_t u = 0; u < 4; u++)
             assert_int_equal(checks[u].wrong, 0);
-        end_kit(&k);
     }
-}
-
-/* Random streams on a device that pauses before each piece of work. */
-TEST(random_streams)
-{
-    enum { ROUNDS = 300 };
-    seed(5);
-    kit k = begin_kit(new_slow_device(60, 11), UNITS, TRAINING, BP_POLICY_MAX, 0);
-    open_pool(&k, NULL);
-    check *checks = calloc(ROUNDS, sizeof *checks);
-    void **live = calloc(k.requests, sizeof *live);
-    size_t used = 0, held = 0;
-    for (int round = 0; round < ROUNDS; round++) {
-        uint32_t i = random_below((uint32_t)k.requests);
-        bp_request request = bp_buckets_get_info(k.w.buckets)->requests[i];
-        bp_stream *stream = k.streams[random_below(KIT_STREAMS)], *next = k.streams[random_below(KIT_STREAMS)];
-        if (live[i] == NULL && try_take(&k, k.ids[i], stream)) {
-            live[i] = address_of(&k, k.ids[i]);
-            held++;
-            check *c = &checks[used++];
-            *c = (check){.address = live[i], .bytes = request.bytes, .value = (uint8_t)(1 + used % 250)};
-            assert_ok(bp_stream_fill(stream, live[i], c->value, request.bytes));
-            order(k.device, stream, next);
-            if (next != stream)
-                assert_ok(bp_pool_use(k.pool, &k.ids[i], 1, next));
-            check_on(next, c);
-        } else if (live[i] != NULL) {
-            drop(&k, k.ids[i], stream); /* whatever stream says so */
-            live[i] = NULL;
-        }
-    }
-    assert_ok(bp_device_synchronize(k.device));
-    for (size_t i = 0; i < used; i++)
-        assert_int_equal(checks[i].wrong, 0);
-    assert_true(held > ROUNDS / 8);
-    free(checks);
-    free(live);
-    end_kit(&k);
 }

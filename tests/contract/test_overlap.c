@@ -9,7 +9,7 @@ static const place CHAIN[] = {{0, 1000}, {512, 1000}, {1024, 1000}, {2048, 500},
 
 TEST(overlapping_requests)
 {
-    kit k = open_places(new_device(), CHAIN, 5, NULL);
+    KIT k = open_places(new_device(), CHAIN, 5, NULL);
     bp_pool_set_step(k.pool, 60606);
     take(&k, 0, k.streams[0]);
     assert_refused(&k, 1, k.streams[0], "r1.", "r0.", "60606");
@@ -36,13 +36,12 @@ TEST(overlapping_requests)
     assert_ok(bp_pool_can_acquire(k.pool, both, 2, NULL, 0, &answer));
     assert_int_equal(answer, 1);
     assert_unchanged(k.pool, &before);
-    end_kit(&k);
 }
 
 /* Blocked on s0. `waits` has a '1' for each stream of `then` that must wait. */
 static void assert_chain(uint32_t first, const char *then, const char *waits)
 {
-    kit k = open_places(new_device(), CHAIN, 5, NULL);
+    KIT k = open_places(new_device(), CHAIN, 5, NULL);
     gate g = {0};
     flag done[8] = {0};
     bp_stream *streams[8];
@@ -65,7 +64,6 @@ static void assert_chain(uint32_t first, const char *then, const char *waits)
         assert_true(is_raised_soon(&done[i]));
         bp_stream_destroy(&streams[i]);
     }
-    end_kit(&k);
 }
 
 TEST(chains)
@@ -89,7 +87,7 @@ TEST(hidden_users)
 {
     static const place places[] = {{0, 1024}, {256, 256}, {0, 256}, {768, 256}, {512, 256}};
     for (uint32_t last = 2; last < 5; last++) {
-        kit k = open_places(new_device(), places, 5, NULL);
+        KIT k = open_places(new_device(), places, 5, NULL);
         gate g = {0};
         flag done = 0;
         take(&k, 0, k.streams[0]);
@@ -105,104 +103,7 @@ TEST(hidden_users)
         assert_true(stays_down(&done));
         unblock(&g);
         assert_true(is_raised_soon(&done));
-        end_kit(&k);
     }
-}
-
-typedef struct model {
-    place places[MOST_PLACES];
-    uint32_t count, references[MOST_PLACES];
-    check *checks;
-    size_t used;
-    uint8_t tags[MOST_PLACES];
-} model;
-
-static bool is_free(const model *m, uint32_t i, const uint32_t *more, size_t more_count)
-{
-    for (uint32_t j = 0; j < m->count; j++) {
-        bool held = m->references[j] > 0;
-        for (size_t x = 0; x < more_count; x++)
-            held = held || more[x] == j;
-        if (j != i && held && places_overlap(&m->places[i], &m->places[j]))
-            return false;
-    }
-    return true;
-}
-
-static void acquire_some(const kit *k, model *m, bool bytes)
-{
-    uint32_t ids[3], count = 1 + random_below(3);
-    bool possible = true;
-    for (uint32_t x = 0; x < count; x++) {
-        ids[x] = random_below(m->count);
-        for (uint32_t y = 0; y < x; y++)
-            if (ids[x] == ids[y])
-                return;
-        possible = possible && is_free(m, ids[x], ids, x);
-    }
-    int can = -1, acquired = -1;
-    bp_stream *stream = k->streams[random_below(KIT_STREAMS)];
-    assert_ok(bp_pool_can_acquire(k->pool, ids, count, NULL, 0, &can));
-    assert_int_equal(can, possible);
-    if (random_below(2) == 0) {
-        assert_ok(bp_pool_try_acquire(k->pool, ids, count, stream, NULL, &acquired));
-        assert_int_equal(acquired, possible);
-    } else
-        assert_int_equal(bp_pool_acquire(k->pool, ids, count, stream, NULL), possible ? BP_OK : BP_ERR_SCHEDULE);
-    for (uint32_t x = 0; x < count && possible; x++) {
-        uint32_t i = ids[x];
-        if (m->references[i]++ == 0 && bytes)
-            assert_ok(bp_stream_fill(stream, address_of(k, i), ++m->tags[i], m->places[i].bytes));
-        else if (bytes)
-            assert_ok(bp_device_synchronize(k->device)); /* the caller orders a second writer */
-        if (bytes) {
-            check *c = &m->checks[m->used++];
-            *c = (check){.address = address_of(k, i), .bytes = m->places[i].bytes, .value = m->tags[i]};
-            check_on(stream, c);
-        }
-    }
-}
-
-static void assert_like_the_model(bp_device *device, unsigned steps, bool bytes)
-{
-    model m = {.checks = calloc(3 * (size_t)steps, sizeof(check))};
-    m.count = random_places(m.places);
-    for (uint32_t i = 0; i < m.count; i++)
-        m.tags[i] = (uint8_t)(i * 6);
-    kit k = open_places(device, m.places, m.count, NULL);
-    for (unsigned step = 0; step < steps; step++) {
-        uint32_t i = random_below(m.count);
-        if (m.references[i] > 0 && random_below(2) == 0) {
-            drop(&k, i, k.streams[random_below(KIT_STREAMS)]);
-            m.references[i]--;
-        } else
-            acquire_some(&k, &m, bytes);
-    }
-    assert_ok(bp_device_synchronize(k.device));
-    for (size_t i = 0; i < m.used; i++)
-        assert_int_equal(m.checks[i].wrong, 0);
-    bp_live_request live[MOST_PLACES];
-    size_t count;
-    for (size_t i = 0; i < MOST_PLACES; i++)
-        live[i].size = sizeof *live;
-    assert_ok(bp_pool_live(k.pool, live, MOST_PLACES, &count));
-    for (size_t i = 0; i < count; i++) {
-        assert_int_equal(live[i].references, m.references[live[i].id]);
-        m.references[live[i].id] = 0;
-    }
-    for (uint32_t i = 0; i < m.count; i++)
-        assert_int_equal(m.references[i], 0);
-    free(m.checks);
-    end_kit(&k);
-}
-
-TEST(random_schedules)
-{
-    seed(99);
-    for (int round = 0; round < 60; round++)
-        assert_like_the_model(new_null(), 400, false);
-    for (int round = 0; round < 6; round++)
-        assert_like_the_model(new_slow_device(40, (uint64_t)round), 200, true);
 }
 
 /* Checks if policy max can plan these requests, and makes a pool. Three requests of 1000 bytes on two copies. */
@@ -291,7 +192,7 @@ TEST(without_memory)
                                .requests = requests,
                                .slab_count = 1,
                                .slabs = &slab};
-    kit k = begin_kit(new_device(), NULL, TRAINING, BP_POLICY_SCHEDULED, 0);
+    KIT k = begin_kit(new_device(), NULL, TRAINING, BP_POLICY_SCHEDULED, 0);
     assert_ok(bp_plan_from_info(&info, &k.plan));
     open_pool(&k, NULL);
     uint32_t id = 99;
@@ -308,5 +209,4 @@ TEST(without_memory)
     assert_refused(&k, 3, k.streams[0], "second", "first");
     assert_ok(bp_pool_release(k.pool, both, 2, k.streams[0]));
     take(&k, 3, k.streams[0]);
-    end_kit(&k);
 }

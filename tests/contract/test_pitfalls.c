@@ -76,14 +76,13 @@ TEST(watching)
 {
     const device_row host = {"host", new_host, HOST_READS};
     watch();
-    kit k = open_kit(&ALLOCATORS[0], &host);
+    KIT k = open_kit(&ALLOCATORS[0], &host);
     watched seen = unwatch();
     assert_true(seen.allocations > 0 && seen.locks > 0);
     watch();
     take(&k, param(&k, 0), k.streams[0]); /* dynamic */
     seen = unwatch();
     assert_true(seen.allocations > 0);
-    end_kit(&k);
 }
 
 /* ---- schedules ----------------------------------------------------------------------------------------------------- */
@@ -103,7 +102,7 @@ static kit kit_with(bp_model *model, scenario_options options, uint32_t copies, 
 /* Megatron PR 5462: an embedding or output layer that triggers prefetch exhausts the two buffers. */
 TEST(outside_parameters_prefetch)
 {
-    kit k = kit_with(model_of(UNITS), PARAM_ONLY, 2, BP_STRICT_ERROR);
+    KIT k = kit_with(model_of(UNITS), PARAM_ONLY, 2, BP_STRICT_ERROR);
     bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 20000);
     bind.placement = BP_PLACE_PERSISTENT;
     uint32_t embedding, output, next = param(&k, 2);
@@ -123,7 +122,6 @@ TEST(outside_parameters_prefetch)
     drop(&k, next, k.streams[1]);
     drop(&k, param(&k, 1), k.streams[1]);
     walk(&k, 2, NULL, false);
-    end_kit(&k);
 }
 
 /* Megatron's MaxPool grows when a larger bucket first arrives, and addresses change. */
@@ -131,7 +129,7 @@ TEST(big_unit_arrives_late)
 {
     static const bp_strict levels[] = {BP_STRICT_ERROR, BP_STRICT_OFF};
     for (size_t i = 0; i < 2; i++) {
-        kit k = kit_with(model_of("100 120 90 110 100 130 100 9000,50"), PARAM_ONLY, 0, levels[i]);
+        KIT k = kit_with(model_of("100 120 90 110 100 130 100 9000,50"), PARAM_ONLY, 0, levels[i]);
         void *addresses[7];
         uint64_t committed = usage_of(k.device).committed_bytes, slabs = statistics_of(k.pool).slab_bytes;
         for (int round = 0; round < 4; round++) {
@@ -151,7 +149,6 @@ TEST(big_unit_arrives_late)
             assert_int_equal(statistics_of(k.pool).slab_bytes, slabs);
         }
         assert_int_equal(usage_of(k.device).peak_committed_bytes, committed);
-        end_kit(&k);
     }
 }
 
@@ -180,7 +177,7 @@ TEST(one_forward_one_backward)
     assert_fails(bp_schedule_create_recorded(unbalanced, buckets, NULL, &schedule), BP_ERR_SCHEDULE, NULL);
     bp_buckets_destroy(&buckets);
     bp_model_destroy(&unbalanced);
-    kit k = kit_with(recorded_model("500 500 500 500", steady), options, 3, BP_STRICT_ERROR);
+    KIT k = kit_with(recorded_model("500 500 500 500", steady), options, 3, BP_STRICT_ERROR);
     assert_int_equal(bp_plan_get_info(k.plan)->roles[0].live_units, 3);
     void *addresses[4] = {NULL};
     walk(&k, 5, addresses, true);
@@ -189,7 +186,6 @@ TEST(one_forward_one_backward)
     assert_fails(bp_pool_create(k.device, two, NULL, &pool), BP_ERR_INFEASIBLE, NULL);
     assert_null(pool);
     bp_plan_destroy(&two);
-    end_kit(&k);
 }
 
 TEST(shared_weights)
@@ -197,13 +193,12 @@ TEST(shared_weights)
     bp_model *model = model_of("500 400,100 500 600");
     static const uint32_t order[] = {0, 1, 0, 2, 1, 0, 3, 1};
     assert_ok(bp_model_set_order(model, order, 8));
-    kit k = kit_with(model, TRAINING, 0, BP_STRICT_ERROR);
+    KIT k = kit_with(model, TRAINING, 0, BP_STRICT_ERROR);
     size_t intervals;
     intervals_of(k.w.schedule, 0, &intervals);
     assert_true(intervals >= 3);
     void *addresses[SNAPSHOT_LIVE] = {NULL};
     walk(&k, 4, addresses, true);
-    end_kit(&k);
 }
 
 TEST(odd_units)
@@ -215,10 +210,9 @@ TEST(odd_units)
         for (int any = 0; any < 2; any++) {
             scenario_options options = TRAINING;
             options.roles |= m == 2 ? TRANSPOSE : 0;
-            kit k = kit_with(model_of(models[m]), options, 0, any ? BP_STRICT_OFF : BP_STRICT_ERROR);
+            KIT k = kit_with(model_of(models[m]), options, 0, any ? BP_STRICT_OFF : BP_STRICT_ERROR);
             void *addresses[SNAPSHOT_LIVE] = {NULL};
             walk(&k, 4, addresses, !any);
-            end_kit(&k);
         }
     }
 }
@@ -227,8 +221,7 @@ TEST(odd_units)
 TEST(fp8)
 {
     scenario_options options = {.roles = PARAM | TRANSPOSE, .prefetch = 1, .grad_units = 2};
-    kit k = begin_kit(new_device(), "300q 300q 300q", options, BP_POLICY_MAX, 0);
-    open_pool(&k, NULL);
+    KIT k = start_kit(new_device(), "300q 300q 300q", options, BP_POLICY_MAX, 0);
     uint32_t ids[6], wrong;
     static const char *const units[] = {"u0", "u1", "u2"};
     for (uint32_t i = 0; i < 6; i++) {
@@ -240,7 +233,6 @@ TEST(fp8)
     assert_ptr_equal(address_of(&k, ids[0]), address_of(&k, ids[2]));
     assert_ptr_not_equal(address_of(&k, ids[0]), address_of(&k, ids[3]));
     assert_ok(bp_pool_acquire(k.pool, (const uint32_t[]){ids[0], ids[1], ids[3], ids[4]}, 4, k.streams[0], NULL));
-    end_kit(&k);
 }
 
 /* All roles at once; state is always live and never shares. */
@@ -248,16 +240,15 @@ TEST(roles)
 {
     scenario_options options = {.prefetch = 2, .grad_units = 3, .grad_comm_dtype = BP_DTYPE_FP32};
     options.roles = PARAM | TRANSPOSE | GRAD | GRAD_COMM | STATE;
-    kit k = kit_with(model_of("300q,40 200 300q,40 100f,70 20"), options, 0, BP_STRICT_ERROR);
+    KIT k = kit_with(model_of("300q,40 200 300q,40 100f,70 20"), options, 0, BP_STRICT_ERROR);
     void *addresses[SNAPSHOT_LIVE] = {NULL};
     walk(&k, 4, addresses, true);
-    end_kit(&k);
 }
 
 /* Units that do not fit the fixed pool are dynamic if that fallback was requested. */
 TEST(fixed_with_dynamic_rest)
 {
-    kit k = begin_kit(new_device(), NULL, TRAINING, BP_POLICY_FIXED, 0);
+    KIT k = begin_kit(new_device(), NULL, TRAINING, BP_POLICY_FIXED, 0);
     k.w = make_scenario(model_of(UNITS), TRAINING);
     k.plan = make_plan(&k.w, BP_POLICY_FIXED, 0, BP_FALLBACK_DYNAMIC);
     open_pool(&k, NULL);
@@ -271,7 +262,6 @@ TEST(fixed_with_dynamic_rest)
     assert_ok(bp_pool_seal(k.pool));
     take(&k, param(&k, 3), k.streams[0]);
     assert_refused(&k, param(&k, 4), k.streams[0], "u4");
-    end_kit(&k);
 }
 
 /* Strict assignment without a message callback, and without alternatives. */

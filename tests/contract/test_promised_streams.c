@@ -13,8 +13,7 @@ static unsigned long recorded(void)
 /* Nothing is promised yet. */
 static kit four(scenario_options options)
 {
-    kit k = begin_kit(new_counted(new_device(), &counts), FOUR, options, BP_POLICY_MAX, 0);
-    open_pool(&k, NULL);
+    kit k = start_kit(new_counted(new_device(), &counts), FOUR, options, BP_POLICY_MAX, 0);
     return k;
 }
 
@@ -29,7 +28,7 @@ static kit four_promised(scenario_options options)
 
 TEST(arguments)
 {
-    kit k = four(PARAM_ONLY);
+    KIT k = four(PARAM_ONLY);
     uint32_t id = param(&k, 0), with_none[] = {id, (uint32_t)k.requests};
     assert_ok(bp_pool_set_stream(k.pool, NULL, 0, k.streams[0]));
     assert_fails(bp_pool_set_stream(NULL, &id, 1, k.streams[0]), BP_ERR_INVALID_ARGUMENT, NULL);
@@ -51,13 +50,12 @@ TEST(arguments)
     assert_refused(&k, id, k.streams[1], "u0", "s1");
     assert_ok(bp_pool_set_stream(k.pool, &id, 1, NULL));
     take(&k, id, k.streams[1]);
-    end_kit(&k);
 }
 
 /* An id may occur twice, also if the call fails and is undone. */
 TEST(ids_twice)
 {
-    kit k = four(PARAM_ONLY);
+    KIT k = four(PARAM_ONLY);
     uint32_t u0 = param(&k, 0), u2 = param(&k, 2), twice[] = {u0, u2, u0};
     assert_ok(bp_pool_set_stream(k.pool, twice, 3, k.streams[0]));
     assert_refused(&k, u0, k.streams[1], "u0", "s1");
@@ -72,12 +70,11 @@ TEST(ids_twice)
     assert_int_equal(statistics_of(k.pool).elided, 2);
     assert_ok(bp_pool_set_stream(k.pool, twice, 3, k.streams[1]));
     take(&k, u0, k.streams[1]);
-    end_kit(&k);
 }
 
 TEST(nothing_is_recorded)
 {
-    kit k = four_promised(TRAINING);
+    KIT k = four_promised(TRAINING);
     unsigned long before = recorded();
     for (uint32_t u = 0; u < 4; u++) {
         take(&k, param(&k, u), k.streams[0]);
@@ -104,7 +101,6 @@ TEST(nothing_is_recorded)
     drop(&k, id, k.streams[0]);
     assert_int_equal(recorded(), before + 2);
     assert_int_equal(statistics_of(k.pool).elided, 10);
-    end_kit(&k);
 }
 
 /* Points are omitted only if all requests of the memory have the same stream: u0 and u2 share, u1 and u3 share. Without strict assignment
@@ -112,7 +108,7 @@ TEST(nothing_is_recorded)
 TEST(all_that_share)
 {
     for (int any = 0; any < 2; any++) {
-        kit k = begin_kit(new_counted(new_device(), &counts), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
+        KIT k = begin_kit(new_counted(new_device(), &counts), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
         bp_pool_config config = pool_config();
         config.strict = any ? BP_STRICT_OFF : BP_STRICT_ERROR;
         open_pool(&k, &config);
@@ -130,14 +126,13 @@ TEST(all_that_share)
                 assert_int_equal(statistics_of(k.pool).elided - before, all);
             }
         }
-        end_kit(&k);
     }
 }
 
 /* Bound requests can have promises too. */
 TEST(bound_requests)
 {
-    kit k = begin_kit(new_counted(new_device(), &counts), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
+    KIT k = begin_kit(new_counted(new_device(), &counts), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     config.persistent_bytes = 4096;
     open_pool(&k, &config);
@@ -157,13 +152,12 @@ TEST(bound_requests)
         take(&k, id, k.streams[1]);
         drop(&k, id, k.streams[1]);
     }
-    end_kit(&k);
 }
 
 /* The order without an event exists; other streams that took part are waited for. */
 TEST(order)
 {
-    kit k = four_promised(PARAM_ONLY);
+    KIT k = four_promised(PARAM_ONLY);
     for (int by_use = 0; by_use < 2; by_use++) {
         gate g = {0};
         flag done = 0;
@@ -180,12 +174,11 @@ TEST(order)
         assert_true(is_raised_soon(&done));
         drop(&k, param(&k, 2), k.streams[0]);
     }
-    end_kit(&k);
 }
 
 TEST(another_stream)
 {
-    kit k = four_promised(TRAINING);
+    KIT k = four_promised(TRAINING);
     assert_refused(&k, param(&k, 0), k.streams[1], "u0", "s1");
     assert_refused(&k, id_of(&k, 0, BP_ROLE_GRAD, 0), k.streams[0], "u0", "s0");
     uint32_t ids[] = {param(&k, 0), id_of(&k, 0, BP_ROLE_GRAD, 0)};
@@ -199,7 +192,6 @@ TEST(another_stream)
     assert_refused(&k, ids[0], k.streams[2], "u0", "s2"); /* a further reference is an acquire too */
     assert_ok(bp_pool_use(k.pool, ids, 1, k.streams[2])); /* use and release are allowed on any stream */
     drop(&k, ids[0], k.streams[3]);
-    end_kit(&k);
 }
 
 static void take_long(void *argument)
@@ -212,7 +204,7 @@ static void take_long(void *argument)
 TEST(changes)
 {
     for (int dropped = 0; dropped < 2; dropped++) { /* another stream, or none */
-        kit k = four_promised(PARAM_ONLY);
+        KIT k = four_promised(PARAM_ONLY);
         uint32_t id = param(&k, 0);
         bp_stream *next = dropped ? NULL : k.streams[1];
         take(&k, id, k.streams[0]);
@@ -231,14 +223,13 @@ TEST(changes)
         assert_int_equal(statistics_of(k.pool).waits, waits); /* that work is done */
         drop(&k, param(&k, 2), k.streams[1]);
         assert_int_equal(statistics_of(k.pool).elided - elided, !dropped);
-        end_kit(&k);
     }
 }
 
 /* A destroyed promised stream must be replaced before the next acquire. */
 TEST(destroyed_promised_stream)
 {
-    kit k = four(PARAM_ONLY);
+    KIT k = four(PARAM_ONLY);
     bp_stream *passing = NULL, *gone;
     uint32_t id = param(&k, 0);
     assert_ok(bp_stream_create(k.device, "passing", &passing));
@@ -253,21 +244,18 @@ TEST(destroyed_promised_stream)
     promise_stream(&k, BP_ROLE_PARAM, k.streams[0]);
     take(&k, param(&k, 2), k.streams[0]);
     drop(&k, param(&k, 2), k.streams[0]);
-    end_kit(&k);
 }
 
 /* The schedule on streams that pause: all-gathers on s0, releases on s1. */
 TEST(walk)
 {
-    kit k = begin_kit(new_counted(new_slow_device(50, 9), &counts), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
-    open_pool(&k, NULL);
+    KIT k = start_kit(new_counted(new_slow_device(50, 9), &counts), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
     promise_stream(&k, BP_ROLE_PARAM, k.streams[0]);
     void *addresses[SNAPSHOT_LIVE] = {NULL};
     walk(&k, 8, addresses, true);
     bp_pool_statistics s = statistics_of(k.pool);
     assert_int_equal(s.elided, s.releases); /* the acquiring stream's point of each */
     assert_int_equal(s.records, s.releases);
-    end_kit(&k);
 }
 
 /* A promise ends because a neighbour has another one, or none, while work of the promised stream is in flight: the neighbour is ordered
@@ -275,7 +263,7 @@ TEST(walk)
 TEST(a_late_neighbour)
 {
     for (int promised = 0; promised < 2; promised++) {
-        kit k = four_promised(PARAM_ONLY);
+        KIT k = four_promised(PARAM_ONLY);
         uint32_t first = param(&k, 0), second = param(&k, 2);
         flag done = 0;
         take(&k, first, k.streams[0]);
@@ -300,6 +288,5 @@ TEST(a_late_neighbour)
             drop(&k, ids[1], to);
         }
         assert_int_equal(statistics_of(k.pool).elided, 1);
-        end_kit(&k);
     }
 }

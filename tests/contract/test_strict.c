@@ -51,7 +51,7 @@ TEST(planned_copies)
 {
     for (size_t i = 0; i < 3; i++) {
         messages m = {0};
-        kit k = six_units(LEVELS[i], 3, &m);
+        KIT k = six_units(LEVELS[i], 3, &m);
         const char *begin = bp_pool_get_info(k.pool)->slabs[0].address;
         char *copy[6];
         for (uint32_t u = 0; u < 6; u++) {
@@ -71,14 +71,13 @@ TEST(planned_copies)
         assert_ptr_equal(address_of(&k, param(&k, 5)), copy[2]);
         assert_int_equal(deviations(&k), 0);
         assert_int_equal(m.count, 0);
-        end_kit(&k);
     }
 }
 
 /* If the planned copy is held: the lowest free one. The planned one again once it is free. */
 TEST(lowest_free_copy)
 {
-    kit k = six_units(BP_STRICT_OFF, 3, NULL);
+    KIT k = six_units(BP_STRICT_OFF, 3, NULL);
     char *copy[3];
     for (uint32_t u = 0; u < 3; u++)
         copy[u] = address_of(&k, param(&k, u));
@@ -96,7 +95,6 @@ TEST(lowest_free_copy)
         assert_ptr_equal(take(&k, param(&k, u), k.streams[0]), copy[u - 3]);
     }
     assert_int_equal(deviations(&k), 3);
-    end_kit(&k);
 }
 
 /* Another request holds the copy of u0, and another copy is free. */
@@ -171,7 +169,7 @@ TEST(refusal_names_holder)
 /* Deviating requests are ordered like any other. */
 TEST(deviation_is_ordered)
 {
-    kit k = six_units(BP_STRICT_OFF, 2, NULL);
+    KIT k = six_units(BP_STRICT_OFF, 2, NULL);
     gate g = {0};
     flag done = 0;
     void *low = take(&k, param(&k, 0), k.streams[0]), *high = take(&k, param(&k, 1), k.streams[0]);
@@ -184,7 +182,6 @@ TEST(deviation_is_ordered)
     assert_true(stays_down(&done));
     unblock(&g);
     assert_true(is_raised_soon(&done));
-    end_kit(&k);
 }
 
 TEST(seal)
@@ -192,7 +189,7 @@ TEST(seal)
     static const bp_strict levels[] = {BP_STRICT_OFF, BP_STRICT_WARN};
     for (size_t i = 0; i < 2; i++) {
         messages m = {0};
-        kit k = six_units(levels[i], 2, &m);
+        KIT k = six_units(levels[i], 2, &m);
         void *low = take(&k, param(&k, 0), k.streams[0]);
         void *high = take(&k, param(&k, 1), k.streams[0]);
         drop(&k, param(&k, 0), k.streams[0]);
@@ -210,42 +207,7 @@ TEST(seal)
         assert_ptr_equal(take(&k, id, k.streams[0]), low);
         assert_int_equal(deviations(&k), 0);
         assert_int_equal(m.count, 0);
-        end_kit(&k);
     }
-}
-
-/* The number of buffers matters, not which ones are held. */
-TEST(three_buffers)
-{
-    kit k = six_units(BP_STRICT_OFF, 3, NULL);
-    bool live[6] = {false};
-    unsigned held = 0, busy = 0;
-    seed(17);
-    for (int step = 0; step < 2000; step++) {
-        uint32_t u = random_below(6);
-        if (live[u]) {
-            drop(&k, param(&k, u), k.streams[random_below(KIT_STREAMS)]);
-            held--;
-            live[u] = false;
-            continue;
-        }
-        live[u] = try_take(&k, param(&k, u), k.streams[random_below(KIT_STREAMS)]);
-        assert_int_equal(live[u], held < 3);
-        held += live[u];
-        busy += !live[u];
-        void *addresses[6];
-        for (uint32_t i = 0, n = 0; i < 6; i++) {
-            if (!live[i])
-                continue;
-            addresses[n] = address_of(&k, param(&k, i));
-            for (uint32_t j = 0; j < n; j++)
-                assert_ptr_not_equal(addresses[j], addresses[n]);
-            n++;
-        }
-    }
-    assert_int_equal(statistics_of(k.pool).busy, busy);
-    assert_true(busy > 100);
-    end_kit(&k);
 }
 
 /* ---- overflow ------------------------------------------------------------------------------------------------------ */
@@ -254,7 +216,7 @@ TEST(overflow)
 {
     static const bp_strict levels[] = {BP_STRICT_ERROR, BP_STRICT_OFF};
     for (size_t i = 0; i < 2; i++) {
-        kit k = begin_kit(new_device(), SIX, PARAM_ONLY, BP_POLICY_MAX, 2);
+        KIT k = begin_kit(new_device(), SIX, PARAM_ONLY, BP_POLICY_MAX, 2);
         bp_pool_config config = pool_config();
         config.strict = levels[i];
         assert_ok(bp_pool_create(k.device, k.plan, &config, &k.pool));
@@ -306,7 +268,6 @@ TEST(overflow)
         assert_refused(&k, param(&k, 4), k.streams[0], "u4");
         assert_int_equal(usage_of(k.device).committed_bytes, committed);
         assert_int_equal(statistics_of(k.pool).overflows, 3);
-        end_kit(&k);
     }
 }
 
@@ -314,7 +275,7 @@ TEST(overflow)
  * request. */
 TEST(overflow_and_seal)
 {
-    kit k = begin_kit(new_device(), SIX, PARAM_ONLY, BP_POLICY_MAX, 2);
+    KIT k = begin_kit(new_device(), SIX, PARAM_ONLY, BP_POLICY_MAX, 2);
     bp_pool_config config = pool_config();
     config.overflow_bytes = aligned(2000);
     open_pool(&k, &config);
@@ -327,13 +288,12 @@ TEST(overflow_and_seal)
     assert_ok(bp_pool_seal(k.pool));
     assert_refused(&k, param(&k, 2), k.streams[0], "u2");
     assert_false(try_take(&k, param(&k, 2), k.streams[0]));
-    end_kit(&k);
 }
 
 /* Overflow memory smaller than the largest request serves small ones. */
 TEST(small_overflow)
 {
-    kit k = begin_kit(new_device(), "1000,100 1000,100 1000,100", PARAM_ONLY, BP_POLICY_MAX, 2);
+    KIT k = begin_kit(new_device(), "1000,100 1000,100 1000,100", PARAM_ONLY, BP_POLICY_MAX, 2);
     bp_pool_config config = pool_config();
     config.overflow_bytes = aligned(200);
     open_pool(&k, &config);
@@ -345,5 +305,4 @@ TEST(small_overflow)
     assert_refused(&k, id_of(&k, 2, BP_ROLE_PARAM, 0), k.streams[0], "u2");
     take(&k, id_of(&k, 2, BP_ROLE_PARAM, 1), k.streams[0]);
     assert_int_equal(statistics_of(k.pool).overflows, 1);
-    end_kit(&k);
 }

@@ -270,7 +270,7 @@ static void *hold(void *argument)
 TEST(peak)
 {
     _Static_assert(MANY > BP_LANES, "some threads share a lane");
-    kit k = open_apart();
+    KIT k = open_apart();
     static const uint32_t counts[] = {1, 3, 2, 9, MANY, 5};
     uint64_t most = 0, acquires = 0;
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
@@ -293,7 +293,6 @@ TEST(peak)
         assert_ok(bp_pool_sequence(k.pool, &hash, &counted));
         assert_int_equal(counted, acquires);
     }
-    end_kit(&k);
 }
 
 typedef struct passer {
@@ -325,7 +324,7 @@ TEST(sequence_of_threads)
 {
     uint64_t hashes[3];
     for (int way = 0; way < 3; way++) {
-        kit k = open_apart();
+        KIT k = open_apart();
         pthread_barrier_t barrier;
         pthread_barrier_init(&barrier, NULL, 2);
         passer passers[2];
@@ -337,7 +336,6 @@ TEST(sequence_of_threads)
         assert_int_equal(passers[0].wrong + passers[1].wrong, 0);
         assert_ok(bp_pool_sequence(k.pool, &hashes[way], &acquires));
         assert_int_equal(acquires, 1200);
-        end_kit(&k);
     }
     assert_true(hashes[0] == hashes[1]);
     assert_true(hashes[0] != hashes[2]);
@@ -377,7 +375,7 @@ TEST(one_request)
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         if (!ALLOCATORS[a].pooled)
             continue;
-        kit k = open_kit(&ALLOCATORS[a], light_device());
+        KIT k = open_kit(&ALLOCATORS[a], light_device());
         sharer sharers[2] = {{.k = &k, .id = param(&k, 0), .stream = k.streams[0]},
                              {.k = &k, .id = param(&k, 0), .stream = k.streams[1]}};
         pthread_t threads[2];
@@ -392,7 +390,6 @@ TEST(one_request)
         assert_int_equal(s.releases, sharers[0].released + sharers[1].released);
         assert_int_equal(s.acquires, s.releases);
         walk(&k, 1, NULL, false);
-        end_kit(&k);
     }
 }
 
@@ -400,7 +397,7 @@ TEST(one_request)
 TEST(busy_request)
 {
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
-        kit k = open_kit(&ALLOCATORS[a], light_device());
+        KIT k = open_kit(&ALLOCATORS[a], light_device());
         const uint32_t id = param(&k, 0), twice[] = {param(&k, 1), id, id};
         bp_word *word = k.pool->entries[id].word;
         for (int round = 0; round < 2; round++) {
@@ -423,7 +420,6 @@ TEST(busy_request)
         assert_int_equal(bp_pool_release(k.pool, twice, 3, k.streams[0]), BP_ERR_INVALID_ARGUMENT);
         assert_non_null(strstr(bp_error_detail(), "twice in one call"));
         assert_ok(bp_pool_release(k.pool, twice, 2, k.streams[0]));
-        end_kit(&k);
     }
 }
 
@@ -451,7 +447,7 @@ static void *bind_many(void *argument)
 
 TEST(binding_beside)
 {
-    kit k = begin_kit(new_null(), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    KIT k = begin_kit(new_null(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     config.persistent_bytes = 250 * 256;
     open_pool(&k, &config);
@@ -464,5 +460,4 @@ TEST(binding_beside)
     assert_int_equal(pthread_join(thread, &wrong), 0);
     assert_null(wrong);
     assert_int_equal(statistics_of(k.pool).requests, k.requests + 500);
-    end_kit(&k);
 }

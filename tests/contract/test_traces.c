@@ -23,7 +23,7 @@ TEST(events)
 {
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         for (int timestamps = 0; timestamps < 2; timestamps++) {
-            kit k = open_kit(&ALLOCATORS[a], device_at(0));
+            KIT k = open_kit(&ALLOCATORS[a], device_at(0));
             uint32_t u0 = param(&k, 0), u1 = param(&k, 1), both[] = {u0, u1}, none = 1000;
             take(&k, u1, k.streams[0]); /* before the start */
             drop(&k, u1, k.streams[0]);
@@ -63,14 +63,13 @@ TEST(events)
                 assert_true(timestamps ? event.time_ns >= last && event.time_ns <= end : event.time_ns == 0);
                 last = event.time_ns;
             }
-            end_kit(&k);
         }
     }
 }
 
 TEST(ring)
 {
-    kit k = open_kit(&ALLOCATORS[2], light_device());
+    KIT k = open_kit(&ALLOCATORS[2], light_device());
     bp_pool_event event = {.size = sizeof event};
     assert_fails(bp_pool_trace_get(k.pool, 0, &event), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_pool_trace_start(k.pool, 0, 0), BP_ERR_INVALID_ARGUMENT, NULL);
@@ -104,7 +103,6 @@ TEST(ring)
     bp_pool_trace_stop(k.pool);
     bp_pool_trace_stop(k.pool);
     assert_int_equal(bp_pool_trace_count(k.pool), 64);
-    end_kit(&k);
 }
 
 /* ---- schedules of traces ------------------------------------------------------------------------------------------- */
@@ -144,7 +142,7 @@ static uint64_t bound_of(const bp_model *model, bp_policy policy, uint64_t *byte
 TEST(a_trace_is_a_schedule)
 {
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
-        kit k = recorded_kit(&ALLOCATORS[a]);
+        KIT k = recorded_kit(&ALLOCATORS[a]);
         bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 600);
         bind.placement = BP_PLACE_PERSISTENT;
         uint32_t outside, ahead = param(&k, 3), u0 = param(&k, 0);
@@ -184,14 +182,13 @@ TEST(a_trace_is_a_schedule)
         assert_ok(bp_pool_trace_to_model(k.pool, 0, 3, model));
         assert_int_equal(bp_model_get_info(model)->event_count, events[1] + events[2] + events[3]);
         bp_model_destroy(&model);
-        end_kit(&k);
     }
 }
 
 /* Event for event. */
 TEST(order_of_events)
 {
-    kit k = recorded_kit(&ALLOCATORS[2]);
+    KIT k = recorded_kit(&ALLOCATORS[2]);
     const uint32_t ids[] = {id_of(&k, 1, BP_ROLE_PARAM, 1), param(&k, 0), param(&k, 1)};
     assert_ok(bp_pool_acquire(k.pool, ids, 3, k.streams[0], NULL));
     drop(&k, ids[1], k.streams[0]);
@@ -212,7 +209,6 @@ TEST(order_of_events)
         assert_int_equal(event.role, BP_ROLE_PARAM);
     }
     bp_model_destroy(&model);
-    end_kit(&k);
 }
 
 static void assert_no_schedule(const kit *k, uint64_t first, uint64_t last, bp_status expected, const char *name)
@@ -225,7 +221,7 @@ static void assert_no_schedule(const kit *k, uint64_t first, uint64_t last, bp_s
 
 TEST(windows)
 {
-    kit k = recorded_kit(&ALLOCATORS[2]);
+    KIT k = recorded_kit(&ALLOCATORS[2]);
     uint32_t u0 = param(&k, 0), u1 = param(&k, 1), u4 = param(&k, 4);
     assert_no_schedule(&k, 0, 100, BP_ERR_INVALID_ARGUMENT, NULL); /* nothing yet */
     bp_pool_set_step(k.pool, 10);
@@ -264,5 +260,4 @@ TEST(windows)
     drop(&k, u0, k.streams[0]);
     drop(&k, u1, k.streams[0]);
     assert_no_schedule(&k, 20, 20, BP_ERR_SCHEDULE, "u0");
-    end_kit(&k);
 }

@@ -6,7 +6,7 @@
 
 TEST(launches)
 {
-    kit k = open_max();
+    KIT k = open_max();
     bp_capture *capture = begin(&k);
     assert_fails(bp_capture_before_launch(capture, k.streams[0]), BP_ERR_CAPTURE, "not ended");
     assert_ok(bp_graph_begin(k.streams[0]));
@@ -56,13 +56,12 @@ TEST(launches)
     bp_graph_destroy(&graph);
     bp_capture_destroy(&capture);
     assert_serves(&k);
-    end_kit(&k);
 }
 
 /* Between before_launch and launched other memory of the pool stays usable. */
 TEST(launching)
 {
-    kit k = open_max();
+    KIT k = open_max();
     int attached = 0;
     bp_capture *captures[2];
     bp_graph *graphs[2];
@@ -90,13 +89,12 @@ TEST(launching)
         bp_capture_destroy(&captures[i]);
     }
     assert_serves(&k);
-    end_kit(&k);
 }
 
 /* An owned request that a graph reads has a fixed address. */
 TEST(owned_moved)
 {
-    kit k = begin_kit(new_cuda(), "500 500 500", TRAINING, BP_POLICY_MAX, 2);
+    KIT k = begin_kit(new_cuda(), "500 500 500", TRAINING, BP_POLICY_MAX, 2);
     bp_pool_config config = pool_config();
     config.strict = BP_STRICT_OFF;
     open_pool(&k, &config);
@@ -119,13 +117,12 @@ TEST(owned_moved)
     drop(&k, owned, k.streams[0]);
     bp_graph_destroy(&graph);
     bp_capture_destroy(&capture);
-    end_kit(&k);
 }
 
 /* An owned request became live again after the capture: the launch waits once for the earlier users of its memory. */
 TEST(owned_again)
 {
-    kit k = open_max();
+    KIT k = open_max();
     uint32_t owned = param(&k, 0);
     take(&k, owned, k.streams[0]);
     bp_capture *capture = begin_owned(&k, owned);
@@ -155,13 +152,12 @@ TEST(owned_again)
     bp_graph_destroy(&graph);
     bp_capture_destroy(&capture);
     assert_serves(&k);
-    end_kit(&k);
 }
 
 /* Zeros of an acquire after the capture are written before the launch. */
 TEST(owned_zeros)
 {
-    kit k = open_max();
+    KIT k = open_max();
     bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 1024);
     uint32_t id;
     bind.placement = BP_PLACE_PERSISTENT;
@@ -187,13 +183,12 @@ TEST(owned_zeros)
     bp_graph_destroy(&graph);
     bp_capture_destroy(&capture);
     assert_serves(&k);
-    end_kit(&k);
 }
 
 /* A launch needs a stream entry of each owned request; the error comes before the graph runs. */
 TEST(owned_on_most_streams)
 {
-    kit k = open_max();
+    KIT k = open_max();
     uint32_t owned = param(&k, 0);
     bp_stream *streams[BP_LIVE_STREAMS];
     for (int i = 0; i < BP_LIVE_STREAMS; i++)
@@ -217,13 +212,12 @@ TEST(owned_on_most_streams)
     bp_graph_destroy(&graph);
     bp_capture_destroy(&capture);
     assert_serves(&k);
-    end_kit(&k);
 }
 
 /* A graph destroyed between the two calls frees its memory, also during another capture. */
 TEST(forgotten_while_launching)
 {
-    kit k = open_max();
+    KIT k = open_max();
     bp_capture *capture = begin(&k);
     assert_ok(bp_graph_begin(k.streams[0]));
     drop(&k, param(&k, 0), (take(&k, param(&k, 0), k.streams[0]), k.streams[0]));
@@ -236,5 +230,4 @@ TEST(forgotten_while_launching)
     bp_capture_destroy(&second);
     bp_graph_destroy(&graph);
     assert_serves(&k);
-    end_kit(&k);
 }

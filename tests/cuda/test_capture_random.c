@@ -464,9 +464,7 @@ static void *run_beside(void *argument)
 
 TEST(threads)
 {
-    kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_SCHEDULED, 0);
-    bp_pool_config config = pool_config();
-    open_pool(&k, &config);
+    KIT k = start_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_SCHEDULED, 0);
     program p = {.random = 99, .k = &k, .pools = {k.pool}, .ids = {k.ids}}, beside = p;
     graph g = {0};
     atomic_store(&wrong, 0);
@@ -501,5 +499,4 @@ TEST(threads)
     forget(&g);
     give_looks(p.looks);
     give_looks(beside.looks);
-    end_kit(&k);
 }

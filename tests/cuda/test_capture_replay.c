@@ -58,7 +58,7 @@ static kit open_row(const allocator_row *row, bool promised)
 /* `eager`: a bit for each iteration that is not replayed. */
 static void run_iterations(const allocator_row *row, bool promised, uint32_t eager)
 {
-    kit k = open_row(row, promised);
+    KIT k = open_row(row, promised);
     training t;
     training_begin(&t, &k);
     training_set_iteration(&t, 1000);
@@ -80,7 +80,6 @@ static void run_iterations(const allocator_row *row, bool promised, uint32_t eag
     assert_int_equal(summary.launches, ITERATIONS - (uint32_t)__builtin_popcount(eager & ((1u << ITERATIONS) - 1)));
     destroy(&c);
     training_end(&t);
-    end_kit(&k);
 }
 
 TEST(iterations)
@@ -102,7 +101,7 @@ TEST(back_to_back)
     for (size_t i = 0; i < ALLOCATOR_COUNT; i++) {
         if (!ALLOCATORS[i].pooled)
             continue;
-        kit k = open_row(&ALLOCATORS[i], false);
+        KIT k = open_row(&ALLOCATORS[i], false);
         training t, other;
         training_begin(&t, &k);
         training_begin(&other, &k);
@@ -126,7 +125,6 @@ TEST(back_to_back)
         destroy(&c);
         training_end(&other);
         training_end(&t);
-        end_kit(&k);
     }
 }
 
@@ -139,7 +137,7 @@ TEST(layers)
     for (size_t i = 0; i < ALLOCATOR_COUNT; i++) {
         if (!ALLOCATORS[i].pooled)
             continue;
-        kit k = open_row(&ALLOCATORS[i], false);
+        KIT k = open_row(&ALLOCATORS[i], false);
         training t;
         captured layers[LAYERS];
         training_begin(&t, &k);
@@ -166,7 +164,6 @@ TEST(layers)
         for (uint32_t u = 0; u < LAYERS; u++)
             destroy(&layers[u]);
         training_end(&t);
-        end_kit(&k);
     }
 }
 
@@ -175,7 +172,7 @@ TEST(layers)
 /* Reads a request that was prefetched eagerly, and a persistent one, inside the capture. */
 TEST(owned_and_persistent)
 {
-    kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_SCHEDULED, 0);
+    KIT k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_SCHEDULED, 0);
     bp_pool_config config = pool_config();
     config.persistent_bytes = 4096;
     open_pool(&k, &config);
@@ -231,7 +228,6 @@ TEST(owned_and_persistent)
     destroy(&c);
     give_pinned(in);
     give_pinned(out);
-    end_kit(&k);
 }
 
 /* ---- other pools on the same streams ------------------------------------------------------------------------------- */
@@ -240,7 +236,7 @@ TEST(owned_and_persistent)
  * the capture, which cannot be waited for outside. */
 TEST(points_of_another_pool)
 {
-    kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    KIT k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     open_pool(&k, &config);
     bp_pool *first = k.pool;
@@ -268,5 +264,4 @@ TEST(points_of_another_pool)
     assert_ok(bp_device_synchronize(k.device));
     destroy(&c);
     bp_pool_destroy(&first);
-    end_kit(&k);
 }

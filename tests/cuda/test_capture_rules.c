@@ -9,7 +9,7 @@
 
 TEST(arguments)
 {
-    kit k = open_max();
+    KIT k = open_max();
     bp_capture *capture = NULL;
     bp_capture_config config;
     assert_fails(bp_capture_config_init(&config, 3), BP_ERR_INVALID_ARGUMENT, "size of a struct is 3");
@@ -36,12 +36,11 @@ TEST(arguments)
     bp_capture_destroy(NULL);
     bp_capture_destroy(&capture);
     assert_serves(&k);
-    end_kit(&k);
 }
 
 TEST(live_before)
 {
-    kit k = open_max();
+    KIT k = open_max();
     bp_capture *capture = NULL;
     take(&k, param(&k, 3), k.streams[2]);
     assert_fails(bp_capture_begin(k.pool, NULL, &capture), BP_ERR_SCHEDULE, "u3", "s2", "acquire 0", "owned");
@@ -54,13 +53,12 @@ TEST(live_before)
     assert_fails(bp_capture_end(capture), BP_ERR_CAPTURE, "ended");
     bp_capture_destroy(&capture);
     assert_serves(&k);
-    end_kit(&k);
 }
 
 /* bp_capture_begin precedes the runtime's begin. */
 TEST(begun_too_late)
 {
-    kit k = open_max();
+    KIT k = open_max();
     bp_capture *capture = NULL;
     drop(&k, param(&k, 0), (take(&k, param(&k, 0), k.streams[0]), k.streams[1]));
     assert_ok(bp_graph_begin(k.streams[1]));
@@ -68,12 +66,11 @@ TEST(begun_too_late)
     bp_graph *graph = end_graph(k.streams[1]);
     bp_graph_destroy(&graph);
     assert_serves(&k);
-    end_kit(&k);
 }
 
 TEST(balance)
 {
-    kit k = open_max();
+    KIT k = open_max();
     bp_capture *capture = begin(&k);
     assert_ok(bp_graph_begin(k.streams[0]));
     take(&k, param(&k, 1), k.streams[0]);
@@ -84,13 +81,12 @@ TEST(balance)
     assert_null(capture);
     bp_graph_destroy(&graph);
     assert_serves(&k);
-    end_kit(&k);
 }
 
 /* Requests live before the capture are live afterwards, and cannot be released inside. */
 TEST(abandon_puts_back)
 {
-    kit k = open_max();
+    KIT k = open_max();
     uint32_t owned = param(&k, 0);
     void *address = take(&k, owned, k.streams[0]);
     uint64_t live = statistics_of(k.pool).live_bytes;
@@ -127,7 +123,6 @@ TEST(abandon_puts_back)
     drop(&k, owned, k.streams[0]);
     assert_int_equal(statistics_of(k.pool).live_bytes, 0);
     assert_serves(&k);
-    end_kit(&k);
 }
 
 /* ---- inside -------------------------------------------------------------------------------------------------------- */
@@ -135,7 +130,7 @@ TEST(abandon_puts_back)
 /* capture x registration: refused inside; attached observers stay; attaching afterwards leaves the graph valid. */
 TEST(matrix_registration)
 {
-    kit k = open_max();
+    KIT k = open_max();
     int before = 0, inside = 0, after = 0;
     const int slabs = (int)bp_pool_get_info(k.pool)->slab_count;
     assert_ok(bp_pool_attach(k.pool, &COUNTING, &before));
@@ -158,12 +153,11 @@ TEST(matrix_registration)
     assert_int_equal(before, 0);
     bp_graph_destroy(&graph);
     bp_capture_destroy(&capture);
-    end_kit(&k);
 }
 
 TEST(dynamic_inside)
 {
-    kit k = open_max();
+    KIT k = open_max();
     bp_bind bind = bind_of("", 3, BP_ROLE_PARAM, BP_DTYPE_BF16, 512);
     bind.placement = BP_PLACE_DYNAMIC;
     uint32_t id;
@@ -180,13 +174,12 @@ TEST(dynamic_inside)
     bp_graph_destroy(&graph);
     bp_capture_destroy(&capture);
     assert_serves(&k);
-    end_kit(&k);
 }
 
 /* Addresses become part of the graph: at any `strict` a request keeps its buffer, and overflow memory is not served. */
 TEST(no_deviation_inside)
 {
-    kit k = begin_kit(new_cuda(), "500 500 500", TRAINING, BP_POLICY_MAX, 2);
+    KIT k = begin_kit(new_cuda(), "500 500 500", TRAINING, BP_POLICY_MAX, 2);
     bp_pool_config config = pool_config();
     config.strict = BP_STRICT_OFF;
     config.overflow_bytes = 8192;
@@ -208,12 +201,11 @@ TEST(no_deviation_inside)
     drop(&k, param(&k, 2), k.streams[0]);
     bp_graph_destroy(&graph);
     bp_capture_destroy(&capture);
-    end_kit(&k);
 }
 
 TEST(streams_made_inside)
 {
-    kit k = open_max();
+    KIT k = open_max();
     bp_capture *capture = begin(&k);
     assert_ok(bp_graph_begin(k.streams[0]));
     bp_stream *late;
@@ -228,7 +220,6 @@ TEST(streams_made_inside)
     bp_capture_destroy(&capture);
     bp_stream_destroy(&late);
     assert_serves(&k);
-    end_kit(&k);
 }
 
 static bp_status destroy_on_event_create(void *user, const device_call *call)
@@ -245,9 +236,7 @@ TEST(stream_destroyed_by_another)
     bp_device *inner = new_cuda(), *device;
     assert_ok(trace_device_create(inner, destroy_on_event_create, &victim, &device));
     bp_device_destroy(&inner);
-    kit k = begin_kit(device, UNITS, TRAINING, BP_POLICY_MAX, 0);
-    bp_pool_config config = pool_config();
-    open_pool(&k, &config);
+    kit k = start_kit(device, UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_stream *made;
     assert_ok(bp_stream_create(k.device, "victim", &made));
     victim = made;
@@ -263,7 +252,7 @@ TEST(stream_destroyed_by_another)
 
 TEST(undeclared)
 {
-    kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    KIT k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     config.capture_check = BP_CAPTURE_CHECK_ALWAYS;
     open_pool(&k, &config);
@@ -279,13 +268,12 @@ TEST(undeclared)
     bp_graph_destroy(&graph);
     drop(&k, id, k.streams[1]);
     assert_serves(&k);
-    end_kit(&k);
 }
 
 /* A launch on a captured stream would become part of another graph. */
 TEST(launch_on_captured_stream)
 {
-    kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    KIT k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     config.capture_check = BP_CAPTURE_CHECK_ALWAYS;
     open_pool(&k, &config);
@@ -303,13 +291,12 @@ TEST(launch_on_captured_stream)
     bp_graph_destroy(&graph);
     bp_capture_destroy(&capture);
     assert_serves(&k);
-    end_kit(&k);
 }
 
 /* Even without the check the driver refuses the wait; the message is ours. */
 TEST(undeclared_and_unchecked)
 {
-    kit k = begin_kit(new_cuda(), "500 500 500", TRAINING, BP_POLICY_MAX, 2);
+    KIT k = begin_kit(new_cuda(), "500 500 500", TRAINING, BP_POLICY_MAX, 2);
     bp_pool_config config = pool_config();
     config.capture_check = BP_CAPTURE_CHECK_OFF;
     open_pool(&k, &config);
@@ -321,12 +308,11 @@ TEST(undeclared_and_unchecked)
     void *address;
     assert_fails(bp_pool_acquire(k.pool, &id, 1, k.streams[2], &address), BP_ERR_CAPTURE, "bp_capture_begin");
     bp_graph_destroy(&graph);
-    end_kit(&k);
 }
 
 TEST(pool_destroyed_first)
 {
-    kit k = open_max();
+    KIT k = open_max();
     bp_capture *capture = begin(&k), *open;
     assert_ok(bp_capture_end(capture));
     open = begin(&k);
@@ -337,7 +323,6 @@ TEST(pool_destroyed_first)
     assert_string_equal(summary.name, "capture.0");
     bp_capture_destroy(&capture);
     bp_capture_destroy(&open);
-    end_kit(&k);
 }
 
 typedef struct capturer {
@@ -364,7 +349,7 @@ static void *capture_elsewhere(void *argument)
 /* Another thread captures something else, so that a device-wide wait is not allowed: the pool waits for its own work all the same. */
 TEST(pool_destroyed_while_others_capture)
 {
-    kit k = open_max();
+    KIT k = open_max();
     gate g = {0};
     flag ran = 0;
     capturer c = {.stream = k.streams[3], .gate = &g};
@@ -379,12 +364,11 @@ TEST(pool_destroyed_while_others_capture)
     assert_int_equal(atomic_load(&ran), 1);
     atomic_store(&c.over, 1);
     pthread_join(thread, NULL);
-    end_kit(&k);
 }
 
 TEST(touched_slabs)
 {
-    kit k = open_max();
+    KIT k = open_max();
     bp_capture *capture = begin(&k);
     assert_ok(bp_graph_begin(k.streams[0]));
     uint32_t id = param(&k, 4);
@@ -399,5 +383,4 @@ TEST(touched_slabs)
     }
     bp_graph_destroy(&graph);
     bp_capture_destroy(&capture);
-    end_kit(&k);
 }

@@ -205,9 +205,7 @@ static void *current(void)
 
 static void use_everything(bp_device *device)
 {
-    kit k = begin_kit(device, UNITS, TRAINING, BP_POLICY_MAX, 0);
-    bp_pool_config config = pool_config();
-    open_pool(&k, &config);
+    KIT k = start_kit(device, UNITS, TRAINING, BP_POLICY_MAX, 0);
     walk(&k, 1, NULL, false);
     bp_capture *capture = NULL;
     bp_graph *graph = NULL;
@@ -222,7 +220,6 @@ static void use_everything(bp_device *device)
     assert_ok(bp_device_synchronize(k.device));
     bp_graph_destroy(&graph);
     bp_capture_destroy(&capture);
-    end_kit(&k);
 }
 
 /* Without a context, and with another device's, every call works and leaves the current context unchanged. */
@@ -615,7 +612,7 @@ TEST(pool_serves_after_failures)
             fake_cuda_config config = defaults();
             configure(&config);
             bp_cuda_config cuda = on_table();
-            kit k = begin_kit(make(&cuda), UNITS, TRAINING, BP_POLICY_MAX, 0);
+            KIT k = begin_kit(make(&cuda), UNITS, TRAINING, BP_POLICY_MAX, 0);
             bp_pool_config pools = pool_config();
             open_pool(&k, &pools);
             uint32_t owned = param(&k, 0);
@@ -631,7 +628,6 @@ TEST(pool_serves_after_failures)
                 fail_msg("after use %llu of %s failed: %s", (unsigned long long)nth, calls[f], bp_error_detail());
             drop(&k, owned, k.streams[2]);
             walk(&k, 1, NULL, false);
-            end_kit(&k);
         }
     }
     assert_true(failed > 20);

@@ -45,8 +45,7 @@ static void assert_calls(uint64_t records, uint64_t waits)
 
 static kit four(bool promised)
 {
-    kit k = begin_kit(new_cuda(), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
-    open_pool(&k, NULL);
+    kit k = start_kit(new_cuda(), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
     if (promised)
         promise_stream(&k, BP_ROLE_PARAM, k.streams[0]);
     return k;
@@ -62,20 +61,19 @@ static void unit_of(const kit *k, uint32_t unit, uint32_t *ids)
 
 TEST(same_stream)
 {
-    kit k = four(true);
+    KIT k = four(true);
     start_counting(); /* from the first call of the pool on */
     for (uint32_t i = 0; i < PAIRS; i++) {
         take(&k, param(&k, i % 4), k.streams[0]);
         drop(&k, param(&k, i % 4), k.streams[0]);
     }
     assert_calls(0, 0);
-    end_kit(&k);
 }
 
 /* All-gather on s0, release on s1: the promised stream's point needs no event. */
 TEST(two_streams)
 {
-    kit k = four(true);
+    KIT k = four(true);
     for (uint32_t u = 0; u < 2; u++) {
         take(&k, param(&k, u), k.streams[0]);
         start_counting();
@@ -88,13 +86,12 @@ TEST(two_streams)
         drop(&k, param(&k, i % 4), k.streams[1]);
     }
     assert_calls(PAIRS - 2, PAIRS - 2);
-    end_kit(&k);
 }
 
 /* One wait per stream that left a point, whichever others took part. */
 TEST(distinct_streams)
 {
-    kit k = four(true);
+    KIT k = four(true);
     uint32_t id = param(&k, 0);
     take(&k, id, k.streams[0]);
     start_counting();
@@ -108,13 +105,12 @@ TEST(distinct_streams)
     take(&k, param(&k, 2), k.streams[0]);
     assert_calls(0, 3);
     drop(&k, param(&k, 2), k.streams[0]);
-    end_kit(&k);
 }
 
 /* Without promises the acquiring stream leaves a point too; its own next acquire does not wait for it. */
 TEST(any_stream)
 {
-    kit k = four(false);
+    KIT k = four(false);
     take(&k, param(&k, 0), k.streams[0]);
     start_counting();
     drop(&k, param(&k, 0), k.streams[0]);
@@ -126,13 +122,12 @@ TEST(any_stream)
     take(&k, param(&k, 0), k.streams[2]);
     assert_calls(3, 2);
     drop(&k, param(&k, 0), k.streams[2]);
-    end_kit(&k);
 }
 
 /* A whole unit in one call needs one point and one wait. */
 TEST(arrays)
 {
-    kit k = four(true);
+    KIT k = four(true);
     uint32_t ids[8];
     unit_of(&k, 0, ids);
     unit_of(&k, 1, ids + 4);
@@ -150,13 +145,12 @@ TEST(arrays)
     assert_calls(3, 2);
     assert_ok(bp_pool_release(k.pool, ids, 8, k.streams[0]));
     assert_calls(3, 2);
-    end_kit(&k);
 }
 
 /* Refusals, can_acquire and busy prefetches make no driver calls. */
 TEST(refusals_make_no_calls)
 {
-    kit k = four(true);
+    KIT k = four(true);
     uint32_t id = param(&k, 2);
     int answer;
     take(&k, param(&k, 0), k.streams[0]);
@@ -170,7 +164,6 @@ TEST(refusals_make_no_calls)
     assert_calls(0, 0);
     drop(&k, param(&k, 0), k.streams[0]);
     assert_calls(0, 0);
-    end_kit(&k);
 }
 
 int main(void)

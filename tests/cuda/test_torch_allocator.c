@@ -281,7 +281,7 @@ TEST(captures)
 
 TEST(pool)
 {
-    kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    KIT k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     config.persistent_bytes = 6 * MIB;
     open_pool(&k, &config);
@@ -306,13 +306,12 @@ TEST(pool)
     bp_torch_free(address, 6 * MIB, 0, native(k.streams[1]));
     assert_ok(bp_torch_stop(0));
     assert_int_equal(live_count(k.pool), 0);
-    end_kit(&k);
 }
 
 /* A request that begins between two of PyTorch's steps: the bytes before the next step are left out. */
 TEST(pool_between_steps)
 {
-    kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
+    KIT k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     bp_pool_config config = pool_config();
     config.persistent_bytes = 6 * MIB;
     open_pool(&k, &config);
@@ -335,7 +334,6 @@ TEST(pool_between_steps)
     assert_null(bp_torch_malloc(1, 0, native(k.streams[1])));
     bp_torch_free(address, 4 * MIB - 512, 0, native(k.streams[1]));
     assert_ok(bp_torch_stop(0));
-    end_kit(&k);
 }
 
 TEST(configuration)

@@ -176,8 +176,7 @@ static int run_rank(const rank *r)
                n.ncclGetLastError != NULL ? n.ncclGetLastError(NULL) : "");
         return r->count > 1 ? SKIPPED : 1;
     }
-    kit k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
-    open_pool(&k, NULL);
+    kit k = start_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     assert_ok(bp_nccl_config_init(&config, sizeof config));
     config.comm = handle;
     config.device = k.device;

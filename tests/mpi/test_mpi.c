@@ -211,15 +211,13 @@ TEST(stream_order)
 
 static kit open_with(const char *units)
 {
-    kit k = begin_kit(new_host(), units, TRAINING, BP_POLICY_SCHEDULED, 0);
-    bp_pool_config config = pool_config();
-    open_pool(&k, &config);
+    kit k = start_kit(new_host(), units, TRAINING, BP_POLICY_SCHEDULED, 0);
     return k;
 }
 
 TEST(registration)
 {
-    kit k = open_with(UNITS);
+    KIT k = open_with(UNITS);
     bp_registration_entry entry;
     bp_registration *registration = NULL;
     assert_ok(bp_registration_entry_init(&entry, sizeof entry));
@@ -230,7 +228,6 @@ TEST(registration)
     assert_int_equal(window.granted, BP_REGISTER_NONE);
     assert_non_null(strstr(window.because, "mpi"));
     bp_registration_destroy(&registration);
-    end_kit(&k);
 }
 
 /* The last rank has another plan: all name it; with two ranks they name rank 0. */
@@ -238,7 +235,7 @@ TEST(plans_differ)
 {
     if (ranks == 1)
         return;
-    kit k = open_with(rank == ranks - 1 ? "500 500 500 500" : UNITS);
+    KIT k = open_with(rank == ranks - 1 ? "500 500 500 500" : UNITS);
     bp_registration_entry entry;
     bp_registration *registration = NULL;
     assert_ok(bp_registration_entry_init(&entry, sizeof entry));
@@ -255,7 +252,6 @@ TEST(plans_differ)
         assert_string_equal(all + 512 * (size_t)i, detail);
     assert_null(registration);
     free(all);
-    end_kit(&k);
 }
 
 TEST(end)

@@ -15,7 +15,7 @@ TEST(together)
     char directory[600], coordinates[32];
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    kit k = open_kit(&ALLOCATORS[2], device_at(0));
+    KIT k = open_kit(&ALLOCATORS[2], device_at(0));
     bp_profile *profile = NULL;
     bp_profile_config config;
     assert_ok(bp_profile_config_init(&config, sizeof config));
@@ -33,7 +33,6 @@ TEST(together)
         walk(&k, 3, NULL, false);
     }
     bp_profile_destroy(&profile);
-    end_kit(&k);
 }
 
 int main(int argc, char **argv)

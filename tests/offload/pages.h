@@ -20,6 +20,7 @@ typedef struct pages {
 pages open_pages(bp_device *device, const bp_offload_config *config);
 /* Asserts that everything was freed. */
 void close_pages(pages *p);
+#define PAGES __attribute__((cleanup(close_pages))) pages
 
 bp_offload_config config_with(bp_backing backing, uint64_t chunk_bytes);
 bp_offload_group group_in(const bp_offload *offload, const char *name);

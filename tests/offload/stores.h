@@ -39,6 +39,8 @@ typedef struct store {
 store open_store(bp_device *device, const store_options *options, const bp_offload_config *config);
 /* Asserts that everything was freed. */
 void close_store(store *s);
+/* A store that closes with its block. */
+#define STORE __attribute__((cleanup(close_store))) store
 /* Destroys pool and offload, without assertions about the device. */
 void drop_store(store *s);
 

@@ -71,14 +71,13 @@ TEST(stages)
     for (int backing = BP_BACKING_AUTO; backing <= BP_BACKING_STAGED; backing++) {
         for (size_t i = 0; i < 2; i++) {
             bp_offload_config config = offload_config(16384, (bp_backing)backing);
-            store s = open_store(new_device(), &SHARDS, &config);
+            STORE s = open_store(new_device(), &SHARDS, &config);
             for (stage which = BEGIN_OFFLOAD; which <= FINISH_RESTORE; which++) {
                 bp_offload_trim(s.offload);
                 fail_each(&s, &trips[i], which, false);
                 bp_offload_trim(s.offload);
                 fail_each(&s, &trips[i], which, true);
             }
-            close_store(&s);
         }
     }
     assert_true(failures > 5); /* checks that the functions are wrapped at all */
@@ -86,7 +85,7 @@ TEST(stages)
 
 TEST(creation_and_leases)
 {
-    store s = open_store(new_device(), &(store_options){.bare = true}, NULL);
+    STORE s = open_store(new_device(), &(store_options){.bare = true}, NULL);
     bp_device_usage before = usage_of(s.k.device);
     for (unsigned nth = 1; s.offload == NULL; nth++) {
         begin_failing(nth, false);
@@ -108,5 +107,4 @@ TEST(creation_and_leases)
         assert_int_equal(status, lease != NULL ? BP_OK : BP_ERR_NO_HOST_MEMORY);
     }
     bp_lease_return(&lease);
-    close_store(&s);
 }

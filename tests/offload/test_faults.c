@@ -102,7 +102,7 @@ static void fail_everywhere(bp_backing backing, bool undoing_too)
     for (size_t i = 0; i < TRIP_COUNT; i += is_brief() ? 2 : 1) {
         faults f;
         bp_offload_config config = offload_config(16384, backing);
-        store s = open_store(new_faulty(new_device(), &f), &SHARDS, &config);
+        STORE s = open_store(new_faulty(new_device(), &f), &SHARDS, &config);
         unsigned met[STAGES];
         for (stage which = BEGIN_OFFLOAD; which <= FINISH_RESTORE; which++)
             met[which] = fail_each_call(&s, &f, &TRIPS[i], which, undoing_too);
@@ -110,7 +110,6 @@ static void fail_everywhere(bp_backing backing, bool undoing_too)
         assert_true(met[BEGIN_RESTORE] >= 2);  /* commit, map */
         assert_bytes(&s);
         no_faults(&f);
-        close_store(&s);
     }
 }
 
@@ -131,10 +130,9 @@ TEST(undoing_fails_too)
     for (int staged = 0; staged < 2; staged++) {
         faults f;
         bp_offload_config config = offload_config(16384, staged ? BP_BACKING_STAGED : BP_BACKING_PINNED);
-        store s = open_store(new_faulty(new_device(), &f), &SHARDS, &config);
+        STORE s = open_store(new_faulty(new_device(), &f), &SHARDS, &config);
         for (stage which = BEGIN_OFFLOAD; which <= FINISH_RESTORE; which++)
             fail_each_call(&s, &f, &kept, which, true);
-        close_store(&s);
     }
 }
 
@@ -143,7 +141,7 @@ TEST(in_vain)
 {
     faults f;
     bp_offload_config config = offload_config(16384, BP_BACKING_PINNED);
-    store s = open_store(new_faulty(new_slow_device(50, 3), &f), &SHARDS, &config);
+    STORE s = open_store(new_faulty(new_slow_device(50, 3), &f), &SHARDS, &config);
     inject(&f, 2, OP_COPY, false, BP_ERR_IO);
     assert_fails(bp_offload_begin(s.offload, "shards", BP_OFFLOAD_KEEP), BP_ERR_IO, "injected");
     no_faults(&f);
@@ -159,13 +157,12 @@ TEST(in_vain)
     assert_int_equal(group_of(s.offload, "param").kept_bytes, 0);
     bring_back(&s, "param", BP_RESTORE_ZERO);
     assert_true(group_is_zero(&s, "param"));
-    close_store(&s);
 }
 
 TEST(creation)
 {
     faults f;
-    store s = open_store(new_faulty(new_device(), &f), &(store_options){.bare = true}, NULL);
+    STORE s = open_store(new_faulty(new_device(), &f), &(store_options){.bare = true}, NULL);
     bp_device_usage before = usage_of(s.k.device);
     unsigned met = 0;
     for (unsigned nth = 1; s.offload == NULL; nth++) {
@@ -183,7 +180,6 @@ TEST(creation)
         assert_int_equal(usage_of(s.k.device).events, before.events);
     }
     assert_true(met >= 1);
-    close_store(&s);
 }
 
 /* Ends in mid-transition with everything failing: must not be fatal. */

@@ -20,7 +20,7 @@ static const char *const TOUCHED[] = {"param", "grad", "state"};
 /* `second`: another pool of the device is captured. */
 static void check_inside(bool second_is)
 {
-    store s = open_store(new_cuda(), NULL, NULL);
+    STORE s = open_store(new_cuda(), NULL, NULL);
     bp_pool *second = NULL;
     bp_offload *late = NULL;
     bp_capture *capture = NULL;
@@ -56,7 +56,6 @@ static void check_inside(bool second_is)
     bring_back(&s, "optimizer", BP_RESTORE_LEAVE);
     assert_bytes(&s);
     bp_pool_destroy(&second);
-    close_store(&s);
 }
 
 /* Every call is refused while a pool of the device is captured, this one or another; leases do not involve the device. */
@@ -73,7 +72,7 @@ TEST(offload_inside_another)
 /* A capture is possible while a group is offloaded; its requests cannot be acquired inside either. */
 TEST(offload_before)
 {
-    store s = open_store(new_cuda(), &(store_options){.roles = PARAM | GRAD}, NULL);
+    STORE s = open_store(new_cuda(), &(store_options){.roles = PARAM | GRAD}, NULL);
     uint32_t gradient = of_role(&s, BP_ROLE_GRAD), parameter = of_role(&s, BP_ROLE_PARAM);
     bp_capture *capture = NULL;
     bp_graph *graph = NULL;
@@ -90,7 +89,6 @@ TEST(offload_before)
     replay(&r, s.k.streams[0]);
     assert_bytes(&s);
     forget_graph(&r);
-    close_store(&s);
 }
 
 /* ---- captured graphs ----------------------------------------------------------------------------------------------- */
@@ -98,7 +96,7 @@ TEST(offload_before)
 /* A graph without collectives is valid after a restore, at the same addresses; while its memory is offloaded it cannot be launched. */
 TEST(offload_of_a_graph)
 {
-    store s = open_store(new_cuda(), NULL, NULL);
+    STORE s = open_store(new_cuda(), NULL, NULL);
     recorded r = record_graph(&s, "layer", BP_CAPTURE_COLLECTIVES_AUTO);
     for (uint32_t slab = 0; slab < s.slab_count; slab++)
         assert_false(has_collectives(r.capture, slab));
@@ -123,13 +121,12 @@ TEST(offload_of_a_graph)
         assert_replays(&s, &r);
     }
     forget_graph(&r);
-    close_store(&s);
 }
 
 /* Between before_launch and launched the launch holds its memory. An offload waits for work of the launch. */
 TEST(offload_launching)
 {
-    store s = open_store(new_cuda(), NULL, NULL);
+    STORE s = open_store(new_cuda(), NULL, NULL);
     recorded r = record_graph(&s, "layer", BP_CAPTURE_COLLECTIVES_AUTO);
     assert_ok(bp_capture_before_launch(r.capture, s.k.streams[0]));
     for (size_t i = 0; i < 2; i++)
@@ -167,26 +164,24 @@ TEST(offload_launching)
         free(found[i]);
     assert_replays(&s, &r);
     forget_graph(&r);
-    close_store(&s);
 }
 
 /* Live requests that the graph uses, owned or persistent, are memory of the launch as well. */
 TEST(offload_launching_owned)
 {
-    store s = open_store(new_cuda(), NULL, NULL);
+    STORE s = open_store(new_cuda(), NULL, NULL);
     recorded r = record_graph(&s, "layer", BP_CAPTURE_COLLECTIVES_AUTO);
     assert_ok(bp_capture_before_launch(r.capture, s.k.streams[0]));
     assert_refuses(&s, bp_offload_begin(s.offload, "state", BP_OFFLOAD_KEEP), BP_ERR_SCHEDULE, "state", "launch");
     assert_ok(bp_capture_launched(r.capture, NULL));
     assert_replays(&s, &r);
     forget_graph(&r);
-    close_store(&s);
 }
 
 /* Persistent memory stays live: a graph uses it, and its launches do not claim it. */
 TEST(offload_of_persistent)
 {
-    store s = open_store(new_cuda(), &(store_options){.roles = PARAM | GRAD, .persistent_bytes = 8192}, NULL);
+    STORE s = open_store(new_cuda(), &(store_options){.roles = PARAM | GRAD, .persistent_bytes = 8192}, NULL);
     recorded r = {NULL, NULL};
     bp_stream *stream = s.k.streams[0];
     uint32_t gradient = of_role(&s, BP_ROLE_GRAD);
@@ -215,7 +210,6 @@ TEST(offload_of_persistent)
            s.bytes[slab_of_group(&s, "persistent")], 512);
     assert_bytes(&s);
     forget_graph(&r);
-    close_store(&s);
 }
 
 /* ---- captures of others -------------------------------------------------------------------------------------------- */
@@ -242,7 +236,7 @@ static void *capture_elsewhere(void *argument)
 /* A stream captured on another thread without this library: the offload does not wait for it, and its capture stays valid. */
 TEST(offload_while_others_capture)
 {
-    store s = open_store(new_cuda(), NULL, NULL);
+    STORE s = open_store(new_cuda(), NULL, NULL);
     bp_stream *stream = NULL;
     assert_ok(bp_stream_create(s.k.device, "elsewhere", &stream));
     capturer c = {.stream = stream};
@@ -260,5 +254,4 @@ TEST(offload_while_others_capture)
     assert_int_equal(c.status[1], BP_OK);
     assert_bytes(&s);
     bp_stream_destroy(&stream);
-    close_store(&s);
 }

@@ -59,7 +59,7 @@ static void assert_pins(const store *s, const recorded *r, const char *const *gr
 
 TEST(which_slabs_are_pinned)
 {
-    store s = open_store(new_cuda(), NULL, NULL);
+    STORE s = open_store(new_cuda(), NULL, NULL);
     const char *const gradients[] = {"grad"};
     recorded r = record_graph(&s, "r", BP_CAPTURE_COLLECTIVES_AUTO);
     assert_pins(&s, &r, NULL, 0); /* nothing is registered */
@@ -89,7 +89,6 @@ TEST(which_slabs_are_pinned)
     forget_graph(&r);
     assert_ok(bp_pool_detach(s.k.pool, &WINDOWS, &w));
     assert_ok(bp_pool_detach(s.k.pool, &WINDOWS, &none));
-    close_store(&s);
 }
 
 /* A graph with collectives refuses the offload and is named. If the caller will recapture, the graph becomes void once the memory is
@@ -100,7 +99,7 @@ TEST(offload_with_collectives)
     const uint32_t flags[] = {BP_OFFLOAD_KEEP, BP_OFFLOAD_DISCARD};
     for (size_t kind = 0; kind < 2; kind++) {
         for (size_t f = 0; f < 2; f++) {
-            store s = open_store(new_cuda(), NULL, NULL);
+            STORE s = open_store(new_cuda(), NULL, NULL);
             windows w = {.slab = UINT32_MAX, .captured = true};
             assert_ok(bp_pool_attach(s.k.pool, &WINDOWS, &w));
             recorded r = record_graph(&s, "iteration", kinds[kind]);
@@ -131,7 +130,6 @@ TEST(offload_with_collectives)
             forget_graph(&pure);
             assert_ok(bp_pool_detach(s.k.pool, &WINDOWS, &w));
             assert_int_equal(w.attached, 0);
-            close_store(&s);
         }
     }
 }
@@ -140,7 +138,7 @@ TEST(offload_with_collectives)
 TEST(stays_with_other_windows)
 {
     faults f;
-    store s = open_store(new_faulty(new_cuda(), &f), NULL, NULL);
+    STORE s = open_store(new_faulty(new_cuda(), &f), NULL, NULL);
     windows w = {.slab = UINT32_MAX, .captured = true};
     assert_ok(bp_pool_attach(s.k.pool, &WINDOWS, &w));
     recorded r = record_graph(&s, "iteration", BP_CAPTURE_COLLECTIVES_AUTO);
@@ -164,7 +162,6 @@ TEST(stays_with_other_windows)
     forget_graph(&pure);
     assert_ok(bp_pool_detach(s.k.pool, &WINDOWS, &w));
     assert_int_equal(w.attached, 0);
-    close_store(&s);
 }
 
 /* ---- registered for good ------------------------------------------------------------------------------------------- */
@@ -173,7 +170,7 @@ TEST(stays_with_other_windows)
 TEST(registered)
 {
     for (int granted = 0; granted < 2; granted++) {
-        store s = open_store(new_cuda(), NULL, NULL);
+        STORE s = open_store(new_cuda(), NULL, NULL);
         barrier at, joint;
         barrier_init(&at, 1);
         barrier_init(&joint, 1);
@@ -213,6 +210,5 @@ TEST(registered)
         assert_int_equal(live_windows(&end), 0);
         assert_int_equal(end.wrong, 0);
         bp_comm_destroy(&comm);
-        close_store(&s);
     }
 }

@@ -16,7 +16,7 @@ static bp_lease *lease_of(const store *s, const char *group, const char *reader)
 
 TEST(blocks)
 {
-    store s = open_store(new_device(), NULL, NULL);
+    STORE s = open_store(new_device(), NULL, NULL);
     char reader[32] = "checkpoint of step 12";
     bp_lease *lease = lease_of(&s, "optimizer", reader);
     snprintf(reader, sizeof reader, "somebody else"); /* the name was copied */
@@ -39,12 +39,11 @@ TEST(blocks)
     bring_back(&s, "optimizer", BP_RESTORE_LEAVE);
     bring_back(&s, "main_grad", BP_RESTORE_LEAVE);
     assert_bytes(&s);
-    close_store(&s);
 }
 
 TEST(refused_while_offloaded)
 {
-    store s = open_store(new_device(), NULL, NULL);
+    STORE s = open_store(new_device(), NULL, NULL);
     bp_lease *lease = NULL;
     begin_keep(&s, "grad");
     assert_fails(bp_lease_take(s.offload, "grad", "checkpoint", &lease), BP_ERR_SCHEDULE, "grad", "offloading");
@@ -56,18 +55,16 @@ TEST(refused_while_offloaded)
     finish_restore(&s, "grad", BP_RESTORE_LEAVE);
     lease = lease_of(&s, "grad", "checkpoint");
     bp_lease_return(&lease);
-    close_store(&s);
 }
 
 /* The pool may be destroyed while a lease exists; the offload may not. */
 TEST(pool_destroyed_first)
 {
-    store s = open_store(new_device(), NULL, NULL);
+    STORE s = open_store(new_device(), NULL, NULL);
     bp_lease *lease = lease_of(&s, "optimizer", "checkpoint");
     bp_pool_destroy(&s.k.pool);
     bp_lease_return(&lease);
     assert_null(lease);
-    close_store(&s);
 }
 
 /* A reader with delayed copies, on a separate thread and stream. */
@@ -93,7 +90,7 @@ static void *read_and_return(void *argument)
 TEST(readers_are_waited_for)
 {
     for (int kept = 0; kept < 2; kept++) {
-        store s = open_store(new_device(), NULL, NULL);
+        STORE s = open_store(new_device(), NULL, NULL);
         size_t slab = slab_of_group(&s, "optimizer");
         reader r = {.s = &s, .stream = s.k.streams[2], .lease = lease_of(&s, "optimizer", "checkpoint")};
         pthread_t thread, opener;
@@ -113,14 +110,13 @@ TEST(readers_are_waited_for)
         free(r.copy);
         bring_back(&s, "optimizer", BP_RESTORE_ZERO);
         assert_bytes(&s);
-        close_store(&s);
     }
 }
 
 /* Begin itself does not wait for streams. */
 TEST(begin_does_not_wait)
 {
-    store s = open_store(new_device(), NULL, NULL);
+    STORE s = open_store(new_device(), NULL, NULL);
     gate g = {0};
     flag before = 0, after = 0;
     block(s.k.streams[1], &g);
@@ -143,5 +139,4 @@ TEST(begin_does_not_wait)
     bring_back(&s, "optimizer", BP_RESTORE_LEAVE);
     bring_back(&s, "main_grad", BP_RESTORE_ZERO);
     assert_bytes(&s);
-    close_store(&s);
 }

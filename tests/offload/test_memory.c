@@ -48,7 +48,7 @@ static void assert_near(uint64_t value, uint64_t expected, uint64_t slack)
 
 TEST(usage)
 {
-    store s = open_store(new_device(), NULL, NULL);
+    STORE s = open_store(new_device(), NULL, NULL);
     uint64_t all = usage_of(s.k.device).committed_bytes, used = used_of_driver();
     for (int kept = 0; kept < 2; kept++) {
         bp_offload_group group = group_of(s.offload, "optimizer");
@@ -69,7 +69,6 @@ TEST(usage)
             assert_int_equal(used_of_driver(), used);
     }
     assert_int_equal(usage_of(s.k.device).peak_committed_bytes, all);
-    close_store(&s);
 }
 
 /* Pages of the host device return to the system. */
@@ -77,7 +76,7 @@ TEST(pages_of_discarded_memory)
 {
     if (has_driver() || IS_WATCHED)
         skip();
-    store s = open_store(new_host(), &STATE_ALONE, NULL);
+    STORE s = open_store(new_host(), &STATE_ALONE, NULL);
     uint64_t bytes = bytes_of_group(&s, "main_grad"), before = resident(false);
     assert_true(bytes >= 48 * MIB);
     discard(&s, "main_grad");
@@ -86,7 +85,6 @@ TEST(pages_of_discarded_memory)
     assert_true(resident(false) <= before + 4 * MIB);
     write_slab(&s, slab_of_group(&s, "main_grad"), s.k.streams[0]);
     assert_bytes(&s);
-    close_store(&s);
 }
 
 TEST(pages_of_kept_memory)
@@ -95,7 +93,7 @@ TEST(pages_of_kept_memory)
         skip();
     for (int staged = 0; staged < 2; staged++) {
         bp_offload_config config = offload_config(4 * MIB, staged ? BP_BACKING_STAGED : BP_BACKING_PINNED);
-        store s = open_store(new_host(), &STATE_ALONE, &config);
+        STORE s = open_store(new_host(), &STATE_ALONE, &config);
         uint64_t bytes = bytes_of_group(&s, "main_grad"), before = resident(false), files = resident(true);
         keep(&s, "main_grad");
         assert_near(resident(true), files - bytes, 4 * MIB);           /* the device's memory */
@@ -105,7 +103,6 @@ TEST(pages_of_kept_memory)
         bp_offload_trim(s.offload);
         assert_near(resident(false), before, 8 * MIB);
         assert_bytes(&s);
-        close_store(&s);
     }
 }
 
@@ -115,7 +112,7 @@ TEST(host_memory_is_retained)
     const bp_backing backings[] = {BP_BACKING_AUTO, BP_BACKING_PINNED, BP_BACKING_STAGED};
     for (size_t i = 0; i < 3; i++) {
         bp_offload_config config = offload_config(1 << 16, backings[i]);
-        store s = open_store(new_device(), NULL, &config);
+        STORE s = open_store(new_device(), NULL, &config);
         uint64_t bytes = bytes_of_group(&s, "optimizer");
         keep(&s, "optimizer");
         keep(&s, "main_grad");
@@ -139,7 +136,6 @@ TEST(host_memory_is_retained)
         bring_back(&s, "optimizer", BP_RESTORE_LEAVE);
         bring_back(&s, "main_grad", BP_RESTORE_LEAVE);
         assert_bytes(&s);
-        close_store(&s);
     }
 }
 
@@ -160,7 +156,7 @@ TEST(pinned_memory_of_the_caller)
         bp_offload_config config = offload_config(64 << 10, staged ? BP_BACKING_STAGED : BP_BACKING_PINNED);
         config.pinned = pinned;
         const store_options options = {.units = "1000000", .roles = BP_ROLES_STATE & ~OPTIMIZER};
-        store s = open_store(device, &options, &config);
+        STORE s = open_store(device, &options, &config);
         uint64_t bytes = bytes_of_group(&s, "main_grad");
         keep(&s, "main_grad");
         bp_pinned_statistics now = statistics_of_pinned(pinned);
@@ -178,7 +174,6 @@ TEST(pinned_memory_of_the_caller)
         keep(&s, "main_grad");
         bring_back(&s, "main_grad", BP_RESTORE_LEAVE);
         assert_bytes(&s);
-        close_store(&s);
     }
 }
 
@@ -197,7 +192,7 @@ TEST(little_may_be_pinned)
         bp_offload_config config = offload_config(64 << 10, automatic ? BP_BACKING_AUTO : BP_BACKING_PINNED);
         config.pinned = pinned;
         const store_options options = {.units = "1000000", .roles = BP_ROLES_STATE & ~OPTIMIZER};
-        store s = open_store(device, &options, &config);
+        STORE s = open_store(device, &options, &config);
         bp_pinned_destroy(&pinned);
         if (automatic) {
             keep(&s, "main_grad");
@@ -213,7 +208,6 @@ TEST(little_may_be_pinned)
             bring_back(&s, "main_grad", BP_RESTORE_ZERO);
         }
         assert_bytes(&s);
-        close_store(&s);
     }
 }
 
@@ -258,7 +252,7 @@ TEST(progress)
         bp_offload_config config = offload_config(8192, staged ? BP_BACKING_STAGED : BP_BACKING_PINNED);
         config.progress = listen;
         config.user = t;
-        store s = open_store(new_slow_device(20, 5), NULL, &config);
+        STORE s = open_store(new_slow_device(20, 5), NULL, &config);
         begin_keep(&s, "optimizer");
         begin_keep(&s, "main_grad");
         finish_offload(&s, "optimizer");
@@ -275,6 +269,5 @@ TEST(progress)
         bring_back(&s, "optimizer", BP_RESTORE_ZERO);
         assert_int_equal(t[0].calls, 0); /* nothing was copied */
         assert_bytes(&s);
-        close_store(&s);
     }
 }

@@ -40,7 +40,7 @@ static void assert_round(bp_backing backing, uint32_t max_delay_us)
     bp_offload_config config = config_with(backing, CHUNK - 5);
     config.progress = watch;
     config.user = &s;
-    pages p = open_pages(new_slow_host(max_delay_us, 7), &config);
+    PAGES p = open_pages(new_slow_host(max_delay_us, 7), &config);
     for (uint32_t round = 0; round < 2; round++) { /* both groups in transition at once, in both directions */
         assert_ok(bp_offload_begin(p.offload, "param", BP_OFFLOAD_KEEP));
         assert_ok(bp_offload_begin(p.offload, "grad", BP_OFFLOAD_KEEP));
@@ -60,7 +60,6 @@ static void assert_round(bp_backing backing, uint32_t max_delay_us)
         }
     }
     assert_int_equal(group_in(p.offload, "param").pinned, backing == BP_BACKING_PINNED);
-    close_pages(&p);
 }
 
 TEST(pinned)
@@ -107,7 +106,7 @@ TEST(stages_pin_little)
         assert_ok(bp_pinned_create(device, &limits, &pinned));
         bp_offload_config config = config_with(backings[i], 4 * PAGE);
         config.pinned = pinned;
-        pages p = open_pages(device, &config);
+        PAGES p = open_pages(device, &config);
         assert_int_equal(pinned_bytes(pinned), 0);
         if (want[i] > 0) {
             go_and_come(&p, "param");
@@ -124,14 +123,13 @@ TEST(stages_pin_little)
         assert_int_equal(pinned_bytes(pinned), 0);
         assert_int_equal(group_in(p.offload, "param").host_bytes, 0);
         bp_pinned_destroy(&pinned);
-        close_pages(&p);
     }
 }
 
 /* A failed call does not change the report about earlier copies. */
 TEST(failures_leave_numbers)
 {
-    pages p = open_pages(new_host(), NULL);
+    PAGES p = open_pages(new_host(), NULL);
     go_and_come(&p, "param");
     const bp_offload_group before = group_in(p.offload, "param");
     assert_int_equal(before.copied_bytes, before.bytes);
@@ -142,7 +140,6 @@ TEST(failures_leave_numbers)
     assert_int_equal(after.host_bytes, before.bytes);
     assert_int_equal(after.residency, BP_RESIDENT);
     drop(&p.k, param(&p.k, 0), p.k.streams[0]);
-    close_pages(&p);
 }
 
 /* One event per group, for any number of chunks. */
@@ -152,7 +149,7 @@ TEST(events_do_not_grow)
     memset(&counts, 0, sizeof counts);
     for (int staged = 0; staged < 2; staged++) {
         bp_offload_config config = config_with(staged ? BP_BACKING_STAGED : BP_BACKING_PINNED, PAGE);
-        pages p = open_pages(new_counted(new_host(), &counts), &config);
+        PAGES p = open_pages(new_counted(new_host(), &counts), &config);
         unsigned long events = atomic_load(&counts.calls[OP_EVENT_CREATE]);
         unsigned long copies = atomic_load(&counts.calls[OP_COPY]);
         go_and_come(&p, "param");
@@ -160,7 +157,6 @@ TEST(events_do_not_grow)
         assert_int_equal(atomic_load(&counts.calls[OP_EVENT_CREATE]), events + 1);
         assert_int_equal(atomic_load(&counts.calls[OP_COPY]), copies + 4 * (p.slabs[0].bytes / PAGE));
         assert_pages(&p.slabs[0], 0);
-        close_pages(&p);
     }
 }
 
@@ -178,7 +174,7 @@ static uint64_t shared_bytes(void)
 TEST(memory_freed)
 {
     bp_offload_config config = config_with(BP_BACKING_PINNED, 0);
-    pages p = {.k = begin_kit(new_host(), "8000000", PARAM_ONLY, BP_POLICY_MAX, 0)};
+    PAGES p = {.k = begin_kit(new_host(), "8000000", PARAM_ONLY, BP_POLICY_MAX, 0)};
     bp_pool_config pool = pool_config();
     open_pool(&p.k, &pool);
     assert_ok(bp_offload_create(p.k.pool, &config, &p.offload));
@@ -193,7 +189,6 @@ TEST(memory_freed)
         assert_ok(bp_restore_begin(p.offload, "param", BP_RESTORE_LEAVE));
         assert_ok(bp_restore_finish(p.offload, "param"));
     }
-    close_pages(&p);
 }
 
 /* ---- order ---------------------------------------------------------------------------------------------------------- */
@@ -222,7 +217,7 @@ TEST(failures_do_not_wait)
         bp_offload_config config = config_with(staged ? BP_BACKING_STAGED : BP_BACKING_PINNED, CHUNK);
         config.progress = watch;
         config.user = &s;
-        pages p = open_pages(device, &config);
+        PAGES p = open_pages(device, &config);
         gate g = {0};
         block(p.k.streams[2], &g);
         assert_ok(bp_stream_fill(p.k.streams[2], p.slabs[1].address, 0x5a, p.slabs[1].bytes));
@@ -244,6 +239,5 @@ TEST(failures_do_not_wait)
         const uint8_t *bytes = p.slabs[1].address;
         for (uint64_t i = 0; i < p.slabs[1].bytes; i++)
             assert_int_equal(bytes[i], 0x5a);
-        close_pages(&p);
     }
 }

@@ -24,7 +24,7 @@ static pages open_slowly(bp_backing backing)
 TEST(offload_destroyed)
 {
     for (int r = BP_RESIDENT; r <= BP_RESTORING; r++) {
-        pages p = open_slowly(r % 2 ? BP_BACKING_PINNED : BP_BACKING_STAGED);
+        PAGES p = open_slowly(r % 2 ? BP_BACKING_PINNED : BP_BACKING_STAGED);
         advance(&p, "param", (bp_residency)r);
         bp_offload_destroy(&p.offload);
         assert_null(p.offload);
@@ -46,7 +46,6 @@ TEST(offload_destroyed)
         advance(&p, "grad", BP_RESTORING); /* the other group is unaffected */
         assert_ok(bp_restore_finish(p.offload, "grad"));
         assert_pages(&p.slabs[1], 1);
-        close_pages(&p);
     }
 }
 
@@ -71,13 +70,12 @@ static void assert_over(bp_offload *offload)
 TEST(pool_destroyed)
 {
     for (int r = BP_RESIDENT; r <= BP_RESTORING; r++) {
-        pages p = open_slowly(r % 2 ? BP_BACKING_PINNED : BP_BACKING_STAGED);
+        PAGES p = open_slowly(r % 2 ? BP_BACKING_PINNED : BP_BACKING_STAGED);
         advance(&p, "param", (bp_residency)r);
         bp_pool_destroy(&p.k.pool);
         assert_int_equal(usage_of(p.k.device).committed_bytes, 0);
         assert_int_equal(usage_of(p.k.device).streams, KIT_STREAMS);
         assert_over(p.offload);
-        close_pages(&p);
     }
 }
 
@@ -85,7 +83,7 @@ TEST(pool_destroyed)
 TEST(lease_outlives_offload)
 {
     for (int pool_first = 0; pool_first < 2; pool_first++) {
-        pages p = open_pages(new_host(), NULL);
+        PAGES p = open_pages(new_host(), NULL);
         bp_lease *first = NULL, *second = NULL, *third = NULL;
         assert_ok(bp_lease_take(p.offload, "param", "checkpoint", &first));
         assert_ok(bp_lease_take(p.offload, "param", "evaluation", &second));
@@ -98,7 +96,6 @@ TEST(lease_outlives_offload)
         bp_offload_destroy(&p.offload);
         bp_lease_return(&third);
         bp_lease_return(&first);
-        close_pages(&p);
     }
 }
 
@@ -117,13 +114,12 @@ TEST(abandoned_copies)
         assert_ok(trace_device_create(inner, fail_copy, &until, &device));
         bp_device_destroy(&inner);
         bp_offload_config config = config_with(ending == 1 ? BP_BACKING_STAGED : BP_BACKING_PINNED, PAGE);
-        pages p = open_pages(device, &config);
+        PAGES p = open_pages(device, &config);
         until = 20;
         assert_fails(bp_offload_begin(p.offload, "param", BP_OFFLOAD_KEEP), BP_ERR_IO, "copy");
         if (ending == 0)
             bp_offload_trim(p.offload);
         else if (ending == 1)
             bp_pool_destroy(&p.k.pool);
-        close_pages(&p);
     }
 }

@@ -61,7 +61,7 @@ static void check_offloaded(store *s, const char *group, uint32_t id, bool live)
 
 TEST(requests_while_offloaded)
 {
-    store s = open_store(new_device(), &WITH_PERSISTENT, NULL);
+    STORE s = open_store(new_device(), &WITH_PERSISTENT, NULL);
     check_offloaded(&s, "param", of_role(&s, BP_ROLE_PARAM), false);
     check_offloaded(&s, "grad", of_role(&s, BP_ROLE_GRAD), false);
     check_offloaded(&s, "state", of_role(&s, BP_ROLE_STATE), true);
@@ -69,12 +69,11 @@ TEST(requests_while_offloaded)
     check_offloaded(&s, "optimizer", of_role(&s, BP_ROLE_OPTIMIZER), true);
     check_offloaded(&s, "persistent", s.persistent, true);
     assert_bytes(&s);
-    close_store(&s);
 }
 
 TEST(binding)
 {
-    store s = open_store(new_device(), &(store_options){.persistent_bytes = 60000, .bare = true}, NULL);
+    STORE s = open_store(new_device(), &(store_options){.persistent_bytes = 60000, .bare = true}, NULL);
     assert_ok(bp_offload_create(s.k.pool, NULL, &s.offload));
     bp_bind bind = bind_of("", 11, BP_ROLE_PARAM, BP_DTYPE_BF16, 512);
     bind.placement = BP_PLACE_PERSISTENT;
@@ -91,19 +90,17 @@ TEST(binding)
     assert_refuses(&s, bp_pool_bind(s.k.pool, &bind, &id), BP_ERR_SCHEDULE, "persistent");
     assert_ok(bp_restore_finish(s.offload, "persistent"));
     assert_ok(bp_pool_bind(s.k.pool, &bind, &id));
-    close_store(&s);
 }
 
 /* try_acquire is busy for every request of the group, including those that are always live. */
 TEST(tries)
 {
-    store s = open_store(new_device(), NULL, NULL);
+    STORE s = open_store(new_device(), NULL, NULL);
     begin_keep(&s, "optimizer");
     assert_false(try_take(&s.k, of_role(&s, BP_ROLE_OPTIMIZER), s.k.streams[0]));
     finish_offload(&s, "optimizer");
     bring_back(&s, "optimizer", BP_RESTORE_LEAVE);
     assert_true(try_take(&s.k, of_role(&s, BP_ROLE_OPTIMIZER), s.k.streams[0]));
-    close_store(&s);
 }
 
 /* A request belongs to the slab that it is in: one in overflow memory does not hold its group. Overflow memory does not serve requests of
@@ -111,7 +108,7 @@ TEST(tries)
 TEST(overflow)
 {
     const store_options options = {.units = "500 500 500 500", .roles = PARAM, .overflow_bytes = 4096};
-    store s = open_store(new_device(), &options, NULL);
+    STORE s = open_store(new_device(), &options, NULL);
     uint32_t ids[4];
     for (uint32_t u = 0; u < 4; u++)
         ids[u] = param(&s.k, u);
@@ -140,13 +137,12 @@ TEST(overflow)
     bring_back(&s, "overflow", BP_RESTORE_LEAVE);
     assert_true(try_take(&s.k, ids[2], s.k.streams[1]));
     assert_bytes(&s);
-    close_store(&s);
 }
 
 /* A caller's slab may have the name of a pool's group: then both are offloaded together. */
 TEST(shared_name)
 {
-    store s = open_store(new_device(), &(store_options){.groups = {"persistent"}, .persistent_bytes = 8192}, NULL);
+    STORE s = open_store(new_device(), &(store_options){.groups = {"persistent"}, .persistent_bytes = 8192}, NULL);
     assert_int_equal(group_of(s.offload, "persistent").slabs, 2);
     uint32_t id = of_role(&s, BP_ROLE_PARAM);
     take(&s.k, id, s.k.streams[0]);
@@ -157,7 +153,6 @@ TEST(shared_name)
     assert_refused(&s.k, s.persistent, s.k.streams[0], "persistent");
     bring_back(&s, "persistent", BP_RESTORE_LEAVE);
     assert_bytes(&s);
-    close_store(&s);
 }
 
 /* ---- observers ------------------------------------------------------------------------------------------------------ */
@@ -226,7 +221,7 @@ TEST(observers)
 /* A tensor over unmapped addresses would crash its reader. */
 TEST(lending)
 {
-    store s = open_store(new_device(), NULL, NULL);
+    STORE s = open_store(new_device(), NULL, NULL);
     void *made = &s;
     bp_export_config what;
     assert_ok(bp_export_config_init(&what, sizeof what));
@@ -244,5 +239,4 @@ TEST(lending)
     assert_ok(bp_pool_export(s.k.pool, &what, &made));
     bp_export_delete(&made);
     assert_bytes(&s);
-    close_store(&s);
 }

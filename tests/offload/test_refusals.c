@@ -18,7 +18,7 @@ static const store_options WITH_PERSISTENT = {.persistent_bytes = 20000};
 
 TEST(arguments)
 {
-    store s = open_store(new_device(), NULL, NULL);
+    STORE s = open_store(new_device(), NULL, NULL);
     bp_offload_config config;
     bp_offload *second = NULL;
     bp_lease *lease = NULL;
@@ -47,12 +47,11 @@ TEST(arguments)
     assert_refuses(&s, bp_restore_begin(s.offload, "param", (bp_restore)3), BP_ERR_INVALID_ARGUMENT, NULL);
     bring_back(&s, "param", BP_RESTORE_LEAVE);
     assert_bytes(&s);
-    close_store(&s);
 }
 
 TEST(configurations)
 {
-    store s = open_store(new_device(), &(store_options){.bare = true}, NULL);
+    STORE s = open_store(new_device(), &(store_options){.bare = true}, NULL);
     bp_offload_config config = offload_config(0, BP_BACKING_AUTO);
     assert_null(config.pinned);
     assert_null(config.progress);
@@ -73,13 +72,12 @@ TEST(configurations)
     assert_null(second);
     bp_offload_destroy(&s.offload);
     assert_ok(bp_offload_create(s.k.pool, NULL, &s.offload)); /* in sequence both are fine */
-    close_store(&s);
 }
 
 /* Cost for a pool that offloads nothing: streams. */
 TEST(idle)
 {
-    store s = open_store(new_device(), &(store_options){.bare = true}, NULL);
+    STORE s = open_store(new_device(), &(store_options){.bare = true}, NULL);
     bp_device_usage before = usage_of(s.k.device);
     assert_ok(bp_offload_create(s.k.pool, NULL, &s.offload));
     assert_int_equal(usage_of(s.k.device).committed_bytes, before.committed_bytes);
@@ -90,14 +88,12 @@ TEST(idle)
     bp_offload_destroy(&s.offload);
     assert_int_equal(usage_of(s.k.device).streams, before.streams);
     assert_int_equal(usage_of(s.k.device).events, before.events);
-    close_store(&s);
 }
 
 TEST(unsupported)
 {
     bp_offload *offload = NULL;
-    kit k = begin_kit(new_null(), UNITS, TRAINING, BP_POLICY_MAX, 0);
-    open_pool(&k, NULL);
+    kit k = start_kit(new_null(), UNITS, TRAINING, BP_POLICY_MAX, 0);
     assert_fails(bp_offload_create(k.pool, NULL, &offload), BP_ERR_UNSUPPORTED, "null");
     end_kit(&k);
     k = begin_kit(new_host(), UNITS, TRAINING, BP_POLICY_MAX, 0);
@@ -112,7 +108,7 @@ TEST(unsupported)
 TEST(groups)
 {
     static const char *const NAMES[] = {"param", "grad", "state", "main_grad", "optimizer", "persistent"};
-    store s = open_store(new_device(), &WITH_PERSISTENT, NULL);
+    STORE s = open_store(new_device(), &WITH_PERSISTENT, NULL);
     assert_int_equal(group_count(s.offload), 6);
     for (size_t i = 0; i < 6; i++) {
         bp_offload_group group = group_at(s.offload, i);
@@ -145,13 +141,12 @@ TEST(groups)
     const char *const words[] = {"resident", "offloading", "offloaded", "restoring", "invalid", "invalid"};
     for (size_t i = 0; i < 6; i++)
         assert_string_equal(bp_residency_name(names[i]), words[i]);
-    close_store(&s);
 }
 
 /* Every call out of a group's order. */
 TEST(order)
 {
-    store s = open_store(new_device(), NULL, NULL);
+    STORE s = open_store(new_device(), NULL, NULL);
     const char *g = "optimizer";
     for (int round = 0; round < 2; round++) {
         assert_refuses(&s, bp_offload_finish(s.offload, g), BP_ERR_SCHEDULE, g, "resident");
@@ -176,12 +171,11 @@ TEST(order)
         assert_residency(&s, g, BP_RESIDENT);
         assert_bytes(&s);
     }
-    close_store(&s);
 }
 
 TEST(live)
 {
-    store s = open_store(new_device(), NULL, NULL);
+    STORE s = open_store(new_device(), NULL, NULL);
     uint32_t id = of_role(&s, BP_ROLE_PARAM);
     take(&s.k, id, s.k.streams[1]);
     assert_refuses(&s, bp_offload_begin(s.offload, "param", BP_OFFLOAD_KEEP), BP_ERR_SCHEDULE, "param", "u0", "s1");
@@ -192,12 +186,11 @@ TEST(live)
     bring_back(&s, "param", BP_RESTORE_ZERO);
     bring_back(&s, "grad", BP_RESTORE_ZERO);
     assert_bytes(&s);
-    close_store(&s);
 }
 
 TEST(joint)
 {
-    store s = open_store(new_device(), &(store_options){.joint = true}, NULL);
+    STORE s = open_store(new_device(), &(store_options){.joint = true}, NULL);
     assert_refuses(&s, bp_offload_begin(s.offload, "joint", BP_OFFLOAD_KEEP), BP_ERR_UNSUPPORTED, "joint");
     discard(&s, "joint");
     keep(&s, "state");
@@ -205,7 +198,6 @@ TEST(joint)
     assert_true(group_is_zero(&s, "joint"));
     bring_back(&s, "state", BP_RESTORE_LEAVE);
     assert_bytes(&s);
-    close_store(&s);
 }
 
 /* ---- destruction --------------------------------------------------------------------------------------------------- */
@@ -213,7 +205,7 @@ TEST(joint)
 TEST(pool_destroyed_first)
 {
     for (int how = 0; how < 5; how++) {
-        store s = open_store(new_slow_device(100, 3), NULL, NULL);
+        STORE s = open_store(new_slow_device(100, 3), NULL, NULL);
         if (how >= 1)
             begin_keep(&s, "optimizer");
         if (how >= 2)
@@ -229,7 +221,6 @@ TEST(pool_destroyed_first)
         assert_fails(bp_restore_begin(s.offload, "optimizer", BP_RESTORE_ZERO), BP_ERR_INVALID_ARGUMENT, "destroyed");
         assert_fails(bp_restore_finish(s.offload, "optimizer"), BP_ERR_INVALID_ARGUMENT, "destroyed");
         assert_fails(bp_lease_take(s.offload, "grad", "reader", &lease), BP_ERR_INVALID_ARGUMENT, "pool");
-        close_store(&s);
     }
 }
 
@@ -237,7 +228,7 @@ TEST(pool_destroyed_first)
 TEST(offload_destroyed_first)
 {
     for (int how = 0; how < 4; how++) {
-        store s = open_store(new_slow_device(100, 4), NULL, NULL);
+        STORE s = open_store(new_slow_device(100, 4), NULL, NULL);
         uint32_t gradient = of_role(&s, BP_ROLE_GRAD), parameter = of_role(&s, BP_ROLE_PARAM);
         begin_keep(&s, "grad");
         if (how >= 1)
@@ -251,6 +242,5 @@ TEST(offload_destroyed_first)
         if (how == 1 || how == 3)
             assert_refused(&s.k, gradient, s.k.streams[0], "grad");
         drop(&s.k, parameter, (take(&s.k, parameter, s.k.streams[0]), s.k.streams[0]));
-        close_store(&s);
     }
 }

@@ -20,7 +20,7 @@ static void assert_offloaded(const store *s, unsigned away)
 /* Each group is offloaded alone, kept or discarded; the bytes of all others stay readable and right. */
 TEST(groups_are_independent)
 {
-    store s = open_store(new_device(), &WITH_PERSISTENT, NULL);
+    STORE s = open_store(new_device(), &WITH_PERSISTENT, NULL);
     uint64_t all = usage_of(s.k.device).committed_bytes;
     for (unsigned i = 0; i < ALL_COUNT; i++) {
         for (int kept = 0; kept < 2; kept++) {
@@ -37,13 +37,12 @@ TEST(groups_are_independent)
             write_slab(&s, i, s.k.streams[0]);
         }
     }
-    close_store(&s);
 }
 
 /* Optimizer and gradients are offloaded while parameters are used and sent; afterwards gradients and optimizer are as they were. */
 TEST(weight_sync)
 {
-    store s = open_store(new_slow_device(50, 9), NULL, NULL);
+    STORE s = open_store(new_slow_device(50, 9), NULL, NULL);
     for (int step = 0; step < 5; step++) {
         for (size_t i = 0; i < s.k.requests; i++) { /* an iteration writes everything */
             if (is_state(request_at(&s, s.k.ids[i])))
@@ -71,13 +70,12 @@ TEST(weight_sync)
         finish_restore(&s, "optimizer", BP_RESTORE_ZERO);
         assert_bytes(&s);
     }
-    close_store(&s);
 }
 
 /* Zeros in all of the memory, also if its pages held other bytes before. */
 TEST(discarded_gradients_are_zeros)
 {
-    store s = open_store(new_slow_device(50, 10), NULL, NULL);
+    STORE s = open_store(new_slow_device(50, 10), NULL, NULL);
     for (int round = 0; round < 4; round++) {
         for (size_t i = 0; i < s.slab_count; i++)
             write_slab(&s, i, s.k.streams[0]);
@@ -97,24 +95,22 @@ TEST(discarded_gradients_are_zeros)
         assert_true(group_is_zero(&s, "grad"));
         bp_offload_trim(s.offload);
     }
-    close_store(&s);
 }
 
 /* Unspecified contents: but the memory can be used, without a wait. */
 TEST(left_as_it_is)
 {
-    store s = open_store(new_device(), NULL, NULL);
+    STORE s = open_store(new_device(), NULL, NULL);
     discard(&s, "grad");
     bring_back(&s, "grad", BP_RESTORE_LEAVE);
     work_on(&s, of_role(&s, BP_ROLE_GRAD), s.k.streams[0], s.k.streams[1]);
     assert_bytes(&s);
-    close_store(&s);
 }
 
 /* The number of kept bytes survives calls on other groups, trimming, and time. */
 TEST(kept_is_not_forgotten)
 {
-    store s = open_store(new_device(), &WITH_PERSISTENT, NULL);
+    STORE s = open_store(new_device(), &WITH_PERSISTENT, NULL);
     uint64_t bytes = bytes_of_group(&s, "grad");
     keep(&s, "grad");
     for (int round = 0; round < 3; round++) {
@@ -139,13 +135,12 @@ TEST(kept_is_not_forgotten)
     }
     bring_back(&s, "grad", BP_RESTORE_LEAVE);
     assert_bytes(&s);
-    close_store(&s);
 }
 
 /* Each offload decides anew: a group may be discarded once and kept the next time, and vice versa. */
 TEST(each_time_anew)
 {
-    store s = open_store(new_device(), NULL, NULL);
+    STORE s = open_store(new_device(), NULL, NULL);
     size_t slab = slab_of_group(&s, "main_grad");
     for (int round = 0; round < 8; round++) {
         write_slab(&s, slab, s.k.streams[0]);
@@ -160,13 +155,12 @@ TEST(each_time_anew)
     }
     assert_int_equal(group_of(s.offload, "main_grad").offloads, 8);
     assert_int_equal(group_of(s.offload, "main_grad").restores, 8);
-    close_store(&s);
 }
 
 /* All groups together, restored in every rotation of their order. */
 TEST(all_at_once)
 {
-    store s = open_store(new_slow_device(50, 11), &WITH_PERSISTENT, NULL);
+    STORE s = open_store(new_slow_device(50, 11), &WITH_PERSISTENT, NULL);
     for (unsigned shift = 0; shift < ALL_COUNT; shift++) {
         for (unsigned i = 0; i < ALL_COUNT; i++)
             begin_keep(&s, ALL[i]);
@@ -181,13 +175,12 @@ TEST(all_at_once)
         for (size_t i = 0; i < s.slab_count; i++)
             write_slab(&s, i, s.k.streams[0]);
     }
-    close_store(&s);
 }
 
 /* Slabs with the same name from the caller are one group. */
 TEST(named_groups)
 {
-    store s =
+    STORE s =
         open_store(new_device(), &(store_options){.groups = {[3] = "training only", [4] = "training only"}}, NULL);
     assert_int_equal(group_count(s.offload), 4);
     bp_offload_group group = group_of(s.offload, "training only");
@@ -201,14 +194,13 @@ TEST(named_groups)
     assert_fails(bp_offload_begin(s.offload, "optimizer", BP_OFFLOAD_KEEP), BP_ERR_INVALID_ARGUMENT, "training only");
     bring_back(&s, "training only", BP_RESTORE_LEAVE);
     assert_bytes(&s);
-    close_store(&s);
 }
 
 /* Sealing fixes the assignment of buffers: groups can still be offloaded and restored. */
 TEST(sealed)
 {
     for (int before = 0; before < 2; before++) {
-        store s = open_store(new_device(), NULL, NULL);
+        STORE s = open_store(new_device(), NULL, NULL);
         if (before) {
             bp_offload_destroy(&s.offload);
             assert_ok(bp_pool_seal(s.k.pool));
@@ -220,6 +212,5 @@ TEST(sealed)
         bring_back(&s, "param", BP_RESTORE_LEAVE);
         bring_back(&s, "grad", BP_RESTORE_ZERO);
         assert_bytes(&s);
-        close_store(&s);
     }
 }

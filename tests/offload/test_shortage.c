@@ -54,7 +54,7 @@ static void leave(squatter *other)
 static void come_back_late(bool kept, bp_restore fill)
 {
     const trip t = {"shards", kept, fill};
-    store s = open_store(new_limited(), &SHARDS, NULL);
+    STORE s = open_store(new_limited(), &SHARDS, NULL);
     uint64_t needs[3] = {0, s.slabs[2].bytes, s.slabs[2].bytes + s.slabs[3].bytes};
     for (int fits = 0; fits < 3; fits++) { /* slabs that fit */
         char wanted[32];
@@ -74,7 +74,6 @@ static void come_back_late(bool kept, bp_restore fill)
         recover(&s, &t);
     }
     assert_bytes(&s);
-    close_store(&s);
 }
 
 TEST(kept)
@@ -90,7 +89,7 @@ TEST(discarded)
 /* The caller may make room by offloading another group. */
 TEST(room_is_made)
 {
-    store s = open_store(new_limited(), NULL, NULL);
+    STORE s = open_store(new_limited(), NULL, NULL);
     keep(&s, "main_grad");
     squatter other = squat(s.k.device, 0);
     assert_fails(bp_restore_begin(s.offload, "main_grad", BP_RESTORE_LEAVE), BP_ERR_NO_DEVICE_MEMORY, NULL);
@@ -100,16 +99,14 @@ TEST(room_is_made)
     leave(&other);
     bring_back(&s, "optimizer", BP_RESTORE_LEAVE);
     assert_bytes(&s);
-    close_store(&s);
 }
 
 /* A pool destroyed with groups that could not be restored. */
 TEST(given_up)
 {
-    store s = open_store(new_limited(), NULL, NULL);
+    STORE s = open_store(new_limited(), NULL, NULL);
     keep(&s, "main_grad");
     squatter other = squat(s.k.device, 0);
     assert_fails(bp_restore_begin(s.offload, "main_grad", BP_RESTORE_LEAVE), BP_ERR_NO_DEVICE_MEMORY, NULL);
     leave(&other);
-    close_store(&s);
 }

@@ -67,7 +67,7 @@ static void *read_often(void *argument)
 
 TEST(leases)
 {
-    store s = open_store(new_device(), NULL, NULL);
+    STORE s = open_store(new_device(), NULL, NULL);
     atomic_int over = 0;
     reader readers[READERS];
     pthread_t threads[READERS];
@@ -104,7 +104,6 @@ TEST(leases)
     assert_true(took >= 5);
     assert_int_equal(group_of(s.offload, "optimizer").leases, 0);
     assert_bytes(&s);
-    close_store(&s);
 }
 
 /* ---- concurrent work ----------------------------------------------------------------------------------------------- */
@@ -161,7 +160,7 @@ static worker worker_of(store *s, atomic_int *over, int stream, bp_role role)
 /* Parameters and gradients are used all the time and never refused, whatever happens to other groups. */
 TEST(work_beside)
 {
-    store s = open_store(new_slow_device(20, 6), NULL, NULL);
+    STORE s = open_store(new_slow_device(20, 6), NULL, NULL);
     atomic_int over = 0;
     worker workers[2] = {worker_of(&s, &over, 1, BP_ROLE_PARAM), worker_of(&s, &over, 2, BP_ROLE_GRAD)};
     pthread_t threads[2];
@@ -192,7 +191,6 @@ TEST(work_beside)
         if (is_in_group(&s, i, "param") || is_in_group(&s, i, "grad"))
             memset(s.known[i], 0, s.slabs[i].bytes);
     assert_bytes(&s);
-    close_store(&s);
 }
 
 /* Polls with try_acquire for a group in transition. */
@@ -231,7 +229,7 @@ static void *ask_often(void *argument)
 /* try_acquire during a transition is busy, as for an offloaded group: no error, and no overflow memory. */
 TEST(asked_meanwhile)
 {
-    store s = open_store(new_host(), &(store_options){.overflow_bytes = 1 << 16}, NULL);
+    STORE s = open_store(new_host(), &(store_options){.overflow_bytes = 1 << 16}, NULL);
     atomic_int over = 0;
     const bp_role roles[] = {BP_ROLE_PARAM, BP_ROLE_GRAD};
     unsigned went = 0;
@@ -262,7 +260,6 @@ TEST(asked_meanwhile)
     }
     assert_true(went > 0);
     assert_bytes(&s);
-    close_store(&s);
 }
 
 /* A graph of parameters is launched all the time, independent of other groups. */
@@ -286,7 +283,7 @@ static void *launch_often(void *argument)
 
 TEST(launches_beside)
 {
-    store s = open_store(new_host(), NULL, NULL);
+    STORE s = open_store(new_host(), NULL, NULL);
     atomic_int over = 0;
     launcher l = {.stream = s.k.streams[1], .over = &over};
     uint32_t owned[64], id = of_role(&s, BP_ROLE_PARAM);
@@ -309,7 +306,6 @@ TEST(launches_beside)
     assert_int_equal(l.wrong, 0);
     assert_true(l.launched > 0);
     bp_capture_destroy(&l.capture);
-    close_store(&s);
 }
 
 /* A lease is returned by another thread than the one that took it. */
@@ -321,7 +317,7 @@ static void *give_back(void *lease)
 
 TEST(returned_elsewhere)
 {
-    store s = open_store(new_device(), NULL, NULL);
+    STORE s = open_store(new_device(), NULL, NULL);
     for (int i = 0; i < 10; i++) {
         bp_lease *lease = NULL;
         pthread_t thread;
@@ -334,7 +330,6 @@ TEST(returned_elsewhere)
         bring_back(&s, "state", BP_RESTORE_LEAVE);
     }
     assert_bytes(&s);
-    close_store(&s);
 }
 
 /* ---- several pools -------------------------------------------------------------------------------------------------- */

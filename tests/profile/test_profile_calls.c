@@ -64,7 +64,7 @@ static uint64_t step_of(const kit *k)
 
 TEST_WITHIN(steps, make_folder, drop_folder)
 {
-    kit k = open_one();
+    KIT k = open_one();
     bp_profile_config config = settings();
     bp_profile *profile = profile_of(&k, &config);
     static const bool recorded[] = {true, true, false, false, true};
@@ -86,12 +86,11 @@ TEST_WITHIN(steps, make_folder, drop_folder)
     assert_int_equal(count_names(inside("deep/er/step_1")), 1);
     bp_profile_destroy(&profile);
     bp_profile_destroy(NULL);
-    end_kit(&k);
 }
 
 TEST_WITHIN(by_hand, make_folder, drop_folder)
 {
-    kit k = open_one();
+    KIT k = open_one();
     bp_profile_config config = settings();
     config.formats = BP_PROFILE_PICKLE | BP_PROFILE_TRACE;
     config.coordinates = "p0d1c0t1";
@@ -119,12 +118,11 @@ TEST_WITHIN(by_hand, make_folder, drop_folder)
     assert_ok(bp_profile_stop(profile)); /* ends the step's recording */
     assert_true(is_file(inside("deep/er/step_0/trace_rank0123_p0d1c0t1.json")));
     bp_profile_destroy(&profile);
-    end_kit(&k);
 }
 
 TEST_WITHIN(ranks_that_do_not_record, make_folder, drop_folder)
 {
-    kit k = open_one();
+    KIT k = open_one();
     static const uint32_t others[] = {0, 2}, mine[] = {0, 1};
     bp_profile_config config = settings();
     config.rank = 1;
@@ -151,12 +149,11 @@ TEST_WITHIN(ranks_that_do_not_record, make_folder, drop_folder)
     assert_ok(bp_profile_step(profile, 0));
     assert_int_equal(bp_profile_get_info(profile)->recording, 0);
     bp_profile_destroy(&profile);
-    end_kit(&k);
 }
 
 TEST_WITHIN(no_steps, make_folder, drop_folder)
 {
-    kit k = open_one();
+    KIT k = open_one();
     static const uint64_t none[] = {0};
     bp_profile_config config = settings();
     config.profile_steps = none;
@@ -167,7 +164,6 @@ TEST_WITHIN(no_steps, make_folder, drop_folder)
     assert_int_equal(bp_profile_get_info(profile)->recording, 1);
     bp_profile_destroy(&profile);
     assert_true(is_file(inside("deep/er/by_hand/snapshot_rank00.pickle")));
-    end_kit(&k);
 }
 
 /* ---- creation ------------------------------------------------------------------------------------------------------- */
@@ -181,7 +177,7 @@ static void refuse(const kit *k, const bp_profile_config *config, const char *wo
 
 TEST_WITHIN(creation, make_folder, drop_folder)
 {
-    kit k = open_one();
+    KIT k = open_one();
     bp_profile *profile = NULL, *second = NULL;
     bp_profile_config config, good = settings();
     bp_pool *const twice[] = {k.pool, k.pool}, *const none[] = {NULL};
@@ -209,12 +205,11 @@ TEST_WITHIN(creation, make_folder, drop_folder)
     bp_profile_destroy(&profile);
     assert_ok(bp_pool_seal(k.pool));
     assert_fails(bp_profile_create(&k.pool, 1, &good, &profile), BP_ERR_SCHEDULE, "sealed");
-    end_kit(&k);
 }
 
 TEST_WITHIN(sealed_later, make_folder, drop_folder)
 {
-    kit k = open_one();
+    KIT k = open_one();
     bp_profile_config config = settings();
     bp_profile *profile = profile_of(&k, &config);
     assert_ok(bp_pool_seal(k.pool));
@@ -224,7 +219,6 @@ TEST_WITHIN(sealed_later, make_folder, drop_folder)
     assert_ok(bp_profile_step(profile, 5));
     assert_true(is_file(bp_profile_get_info(profile)->pickle_path));
     bp_profile_destroy(&profile); /* destroying is allowed on a sealed pool */
-    end_kit(&k);
 }
 
 TEST_WITHIN(pool_goes_first, make_folder, drop_folder)
@@ -246,7 +240,7 @@ TEST_WITHIN(pool_goes_first, make_folder, drop_folder)
 
 TEST_WITHIN(traces_of_the_caller, make_folder, drop_folder)
 {
-    kit k = open_one();
+    KIT k = open_one();
     bp_profile_config config = settings();
     bp_profile *profile = profile_of(&k, &config);
     assert_ok(bp_pool_trace_start(k.pool, 100, 0)); /* between recordings other recorders are allowed */
@@ -270,13 +264,12 @@ TEST_WITHIN(traces_of_the_caller, make_folder, drop_folder)
     take(&k, param(&k, 0), k.streams[0]);
     assert_int_equal(bp_pool_trace_count(k.pool), 1);
     drop(&k, param(&k, 0), k.streams[0]);
-    end_kit(&k);
 }
 
 TEST_WITHIN(addresses_of_events, make_folder, drop_folder)
 {
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
-        kit k = open_kit(&ALLOCATORS[a], device_at(0));
+        KIT k = open_kit(&ALLOCATORS[a], device_at(0));
         uint32_t id = param(&k, 0);
         bp_pool_event event = {.size = sizeof event};
         assert_ok(bp_pool_trace_start(k.pool, 8, 1));
@@ -290,14 +283,13 @@ TEST_WITHIN(addresses_of_events, make_folder, drop_folder)
             assert_ok(bp_pool_trace_get(k.pool, i, &event));
             assert_ptr_equal(event.address, address);
         }
-        end_kit(&k);
     }
 }
 
 TEST_WITHIN(references, make_folder, drop_folder)
 {
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
-        kit k = open_kit(&ALLOCATORS[a], device_at(0));
+        KIT k = open_kit(&ALLOCATORS[a], device_at(0));
         uint32_t id = param(&k, 1);
         assert_int_equal(bp_pool_references(k.pool, id), 0);
         take(&k, id, k.streams[0]);
@@ -309,6 +301,5 @@ TEST_WITHIN(references, make_folder, drop_folder)
         assert_int_equal(bp_pool_references(k.pool, id), 0);
         assert_int_equal(bp_pool_references(k.pool, 10000), 0);
         assert_int_equal(bp_pool_references(NULL, 0), 0);
-        end_kit(&k);
     }
 }

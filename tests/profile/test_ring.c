@@ -31,9 +31,7 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *time)
 
 static kit open_ring(size_t entries)
 {
-    kit k = begin_kit(new_null(), EIGHT, TRAINING, BP_POLICY_MAX, 9);
-    bp_pool_config config = pool_config();
-    open_pool(&k, &config);
+    kit k = start_kit(new_null(), EIGHT, TRAINING, BP_POLICY_MAX, 9);
     assert_ok(bp_pool_trace_start(k.pool, entries, 1));
     return k;
 }
@@ -48,7 +46,7 @@ static bp_pool_event event_at(const kit *k, size_t index)
 /* A thread that is delayed after reading the clock gets a place after later events, with an earlier time. */
 TEST(slept_through_a_lap)
 {
-    kit k = open_ring(RING);
+    KIT k = open_ring(RING);
     sleeper = &k;
     pairs_meanwhile = RING;
     take(&k, param(&k, 0), k.streams[0]);
@@ -60,7 +58,6 @@ TEST(slept_through_a_lap)
     }
     assert_int_equal(event_at(&k, RING - 1).id, param(&k, 0));
     drop(&k, param(&k, 0), k.streams[0]);
-    end_kit(&k);
 }
 
 /* ---- stopped between any two instructions ---------------------------------------------------------------------------- */
@@ -97,7 +94,7 @@ static void assert_whole(const kit *k, const uint8_t *const *addresses)
 
 TEST(interrupted_anywhere)
 {
-    kit k = open_ring(TINY);
+    KIT k = open_ring(TINY);
     const uint8_t *addresses[] = {take(&k, param(&k, 0), k.streams[0]), take(&k, param(&k, 1), k.streams[1])};
     const struct itimerval often = {{0, 30}, {0, 30}}, never = {{0, 0}, {0, 0}};
     struct sigaction action = {.sa_handler = lap}, before;
@@ -121,5 +118,4 @@ TEST(interrupted_anywhere)
     drop(&k, param(&k, 1), k.streams[1]);
     assert_int_equal(bp_pool_trace_count(k.pool), TINY); /* recording continues */
     assert_int_equal(event_at(&k, 0).kind, BP_EVENT_RELEASE);
-    end_kit(&k);
 }

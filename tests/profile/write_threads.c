@@ -91,8 +91,8 @@ TEST(threads)
     static const uint64_t steps[] = {0, 1, 2, 3, 4, 5};
     static const uint64_t rings[] = {1000, 100000};
     for (int r = 0; r < 2; r++) {
-        kit a = begin_kit(device_at(0)->create(), TWELVE, PARAM_ONLY, BP_POLICY_MAX, 9);
-        kit b = begin_kit(new_null(), TWELVE, PARAM_ONLY, BP_POLICY_MAX, 9);
+        KIT a = begin_kit(device_at(0)->create(), TWELVE, PARAM_ONLY, BP_POLICY_MAX, 9);
+        KIT b = begin_kit(new_null(), TWELVE, PARAM_ONLY, BP_POLICY_MAX, 9);
         bp_pool_config config = pool_config();
         bp_profile_config settings;
         member members[POOLS];
@@ -122,8 +122,6 @@ TEST(threads)
         }
         bp_profile_destroy(&profile);
         bp_pool_destroy(&second);
-        end_kit(&a);
-        end_kit(&b);
     }
 }
 
@@ -131,7 +129,7 @@ TEST(threads)
  * memory differs, and there is nothing to see.) */
 TEST(handed_over)
 {
-    kit a = begin_kit(device_at(0)->create(), TWELVE, PARAM_ONLY, BP_POLICY_MAX, 9);
+    KIT a = begin_kit(device_at(0)->create(), TWELVE, PARAM_ONLY, BP_POLICY_MAX, 9);
     bp_pool_config config = pool_config();
     bp_profile_config settings;
     bp_profile *profile = NULL;
@@ -162,7 +160,6 @@ TEST(handed_over)
     assert_ok(bp_pool_release(pools[1], &ids[1], 1, a.streams[0]));
     bp_profile_destroy(&profile);
     bp_pool_destroy(&second);
-    end_kit(&a);
 }
 
 int main(int argc, char **argv)

@@ -196,6 +196,13 @@ void open_pool(kit *k, const bp_pool_config *config)
     number_requests(k);
 }
 
+kit start_kit(bp_device *device, const char *units, scenario_options options, bp_policy policy, uint32_t copies)
+{
+    kit k = begin_kit(device, units, options, policy, copies);
+    open_pool(&k, NULL);
+    return k;
+}
+
 void number_requests(kit *k)
 {
     k->requests = bp_plan_get_info(k->plan)->request_count;

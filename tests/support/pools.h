@@ -86,11 +86,15 @@ extern const scenario_options TRAINING; /* params and gradients, prefetch 1 */
 /* Takes the device over. `units` may be NULL if the caller sets fixture and plan. */
 kit begin_kit(bp_device *device, const char *units, scenario_options options, bp_policy policy, uint32_t copies);
 void end_kit(kit *k); /* asserts that everything was freed */
+/* A kit that ends with its block. */
+#define KIT __attribute__((cleanup(end_kit))) kit
 
 bp_pool_config pool_config(void);
 bp_pool_config config_of(const allocator_row *row);
 /* Makes the pool. */
 void open_pool(kit *k, const bp_pool_config *config);
+/* Both, with the default configuration. */
+kit start_kit(bp_device *device, const char *units, scenario_options options, bp_policy policy, uint32_t copies);
 /* Looks up the ids of a pool that the caller made. */
 void number_requests(kit *k);
 /* From now on all requests of the role are acquired on the stream. */
