@@ -1,8 +1,4 @@
 /* Ranks as threads. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "devices/cuda.h"
 #include "fakes/cuda/fake_cuda.h"
 #include "fakes/nccl/abi.h"
@@ -174,7 +170,6 @@ void team_begin(team *t, const team_options *options)
 
 static void close_rank(rank *r, void *user)
 {
-    (void)user;
     bp_registration_destroy(&r->registration);
     bp_pool_destroy(&r->pool);
     bp_comm_destroy(&r->comm);

@@ -1,7 +1,4 @@
 /* Agreement between ranks before, during and after a registration, without deadlocks. */
-#include <stdio.h>
-#include <string.h>
-
 #include "fakes/nccl/fake_nccl.h"
 #include "plans.h"
 #include "team.h"
@@ -12,7 +9,6 @@ static bp_plan *plan, *other_plan;
 
 static int set_up(void **state)
 {
-    (void)state;
     plan = plan_of(UNITS);
     other_plan = plan_of("300,100 300,100 300,100 300,100 700 300,116");
     return 0;
@@ -20,7 +16,6 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    (void)state;
     bp_plan_destroy(&plan);
     bp_plan_destroy(&other_plan);
     return 0;
@@ -170,7 +165,6 @@ TEST(pool_on_another_gpu)
 
 static void register_afterwards(rank *r, void *user)
 {
-    (void)user;
     expect_ok(r, register_all(r, BP_REGISTER_SYMMETRIC));
     expect(r, window_at(r->registration, 0).granted == BP_REGISTER_SYMMETRIC);
 }
@@ -314,7 +308,6 @@ TEST(error_on_one_rank)
 static void register_buffers_and_fail(rank *r, void *user)
 {
     bp_status status = register_all(r, BP_REGISTER_BUFFER);
-    (void)user;
     expect(r, status != BP_OK && r->registration == NULL);
     expect_words(r, bp_error_detail(), r->number == 1 ? "ncclCommRegister" : "rank 1");
 }

@@ -1,9 +1,6 @@
 /* Exchanges and collectives of NCCL communicators against a serial reference. */
 #include <bucketpool/comm_ops.h>
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "device_memory.h"
 #include "fakes/nccl/fake_nccl.h"
 #include "numbers.h"
@@ -34,7 +31,6 @@ static void exchange_sizes(rank *r, void *user)
 {
     const uint64_t sizes[] = {1, 8, 4096, 0, 100003, 3};
     uint32_t ranks = bp_comm_get_info(r->comm)->ranks;
-    (void)user;
     expect(r, ranks == r->team->options.ranks && bp_comm_get_info(r->comm)->rank == r->number);
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         uint64_t bytes = sizes[s], wrong = 0;
@@ -95,7 +91,6 @@ static void fetch(rank *r, const buffers *b, const void *from)
 
 static void gather_all(rank *r, void *user)
 {
-    (void)user;
     for (size_t d = 0; d < SERVED_COUNT; d++) {
         buffers b = open_buffers(r, SERVED[d]);
         expect_ok(r, bp_comm_all_gather(r->comm, b.from, b.to, COUNT * element_bytes(b.dtype), r->stream));
@@ -150,7 +145,6 @@ TEST(all_reduce_in_place)
 
 static void scatter_all(rank *r, void *user)
 {
-    (void)user;
     for (size_t d = 0; d < SERVED_COUNT; d++)
         for (int op = BP_REDUCE_SUM; op <= BP_REDUCE_MIN; op++) {
             buffers b = open_buffers(r, SERVED[d]);
@@ -173,7 +167,6 @@ TEST(reduce_scatter)
 /* A collective runs after the earlier work of its stream, without synchronization by the caller. */
 static void order_work(rank *r, void *user)
 {
-    (void)user;
     buffers b = open_buffers(r, BP_DTYPE_INT32);
     expect_ok(r, bp_stream_fill(r->stream, b.from, (uint8_t)(r->number + 1), 4));
     expect_ok(r, bp_comm_all_reduce(r->comm, b.from, b.to, 1, BP_DTYPE_INT32, BP_REDUCE_MAX, r->stream));
@@ -191,7 +184,6 @@ TEST(stream_order)
 /* A captured collective reads memory at each launch. */
 static void replay_captured(rank *r, void *user)
 {
-    (void)user;
     bp_graph *graph = NULL;
     bp_comm *self = NULL;
     buffers b = open_buffers(r, BP_DTYPE_INT32);
@@ -227,26 +219,22 @@ TEST(captured_collectives)
 /* A communicator whose collectives block the host, as those of MPI do. */
 static void forget(void *self)
 {
-    (void)self;
 }
 
 static bp_status alone(void *self, bp_comm_traits *traits)
 {
-    (void)self;
     traits->ranks = 1;
     return BP_OK;
 }
 
 static bp_status exchange_nothing(void *self, const void *mine, uint64_t bytes, void *all)
 {
-    (void)self;
     memcpy(all, mine, bytes);
     return BP_OK;
 }
 
 static bp_status count_gather(void *self, const void *mine, void *all, uint64_t bytes, bp_stream *stream)
 {
-    (void)mine, (void)all, (void)bytes, (void)stream;
     ++*(int *)self;
     return BP_OK;
 }
@@ -259,7 +247,6 @@ static void refuse_to_be_captured(rank *r, void *user)
                                          .traits = alone,
                                          .exchange = exchange_nothing,
                                          .all_gather = count_gather};
-    (void)user;
     int gathers = 0;
     char memory[16] = "";
     bp_comm *comm = NULL;
@@ -285,7 +272,6 @@ TEST(capture_of_blocking_collectives)
 
 static void refuse_bad_input(rank *r, void *user)
 {
-    (void)user;
     char memory[16] = "";
     unsigned before = fake_nccl_calls("ncclAllReduce") + fake_nccl_calls("ncclAllGather");
     expect_fails(r, bp_comm_all_reduce(r->comm, memory, memory, 1, BP_DTYPE_FP8_E4M3, BP_REDUCE_SUM, r->stream),

@@ -1,7 +1,5 @@
 /* Each call of NCCL and of the driver fails in turn during a registration: all ranks return the same, and everything
  * is undone. */
-#include <string.h>
-
 #include "fakes/cuda/fake_cuda.h"
 #include "fakes/nccl/fake_nccl.h"
 #include "plan_fixture.h"
@@ -24,7 +22,6 @@ static void try_to_register(rank *r, void *user)
 
 static void end_registration(rank *r, void *user)
 {
-    (void)user;
     bp_registration_destroy(&r->registration);
 }
 

@@ -2,8 +2,6 @@
 #include <bucketpool/capture.h>
 #include <bucketpool/cuda.h>
 
-#include <string.h>
-
 #include "fakes/cuda/fake_cuda.h"
 #include "fakes/nccl/abi.h"
 #include "plan_fixture.h"
@@ -35,7 +33,6 @@ static const bp_register_kind KINDS[] = {BP_REGISTER_BUFFER, BP_REGISTER_WINDOW,
 
 static void end_pool(rank *r, void *user)
 {
-    (void)user;
     bp_pool_destroy(&r->pool);
 }
 
@@ -62,7 +59,6 @@ TEST(pool_destroyed_first)
 
 static void end_registration(rank *r, void *user)
 {
-    (void)user;
     bp_registration_destroy(&r->registration);
 }
 
@@ -83,7 +79,6 @@ TEST(registration_destroyed_first)
 /* The registration holds a reference, so the caller may drop theirs first. */
 static void end_references(rank *r, void *user)
 {
-    (void)user;
     bp_comm_destroy(&r->comm);
     bp_comm_destroy(&r->control);
     expect(r, r->seat.destroys == 0);
@@ -108,7 +103,6 @@ TEST(references_of_registrations)
 
 static void abort_comm(rank *r, void *user)
 {
-    (void)user;
     expect_ok(r, bp_comm_abort(r->comm));
     r->nccl = NULL;
 }
@@ -129,7 +123,6 @@ TEST(windows_of_aborted_communicators)
 
 static void forget_comm(rank *r, void *user)
 {
-    (void)user;
     expect(r, ncclCommAbort(r->nccl) == 0);
     r->nccl = NULL;
     bp_comm_forget(r->comm);
@@ -154,7 +147,6 @@ TEST(forgotten_communicators)
 
 static void register_aborted(rank *r, void *user)
 {
-    (void)user;
     expect_fails(r, register_all(r, BP_REGISTER_SYMMETRIC), BP_ERR_INVALID_ARGUMENT, "was aborted");
 }
 
@@ -173,7 +165,6 @@ static void register_twice(rank *r, void *user)
 {
     bp_registration *second = NULL;
     bp_registration_entry entry = entry_of(r, BP_REGISTER_SYMMETRIC);
-    (void)user;
     expect_ok(r, register_all(r, BP_REGISTER_SYMMETRIC));
     expect_fails(r, bp_registration_create(r->pool, &entry, 1, &second), BP_ERR_SCHEDULE, "slab");
     expect(r, second == NULL);
@@ -196,7 +187,6 @@ TEST(repeated_registration)
 
 static void register_sealed(rank *r, void *user)
 {
-    (void)user;
     expect_ok(r, bp_pool_seal(r->pool));
     expect_fails(r, register_all(r, BP_REGISTER_SYMMETRIC), BP_ERR_SCHEDULE, "seal");
 }
@@ -214,7 +204,6 @@ static void register_in_capture(rank *r, void *user)
 {
     bp_capture *capture = NULL;
     bp_graph *graph = NULL;
-    (void)user;
     expect_ok(r, bp_capture_begin(r->pool, NULL, &capture));
     expect_ok(r, bp_graph_begin(r->stream));
     expect_fails(r, register_all(r, BP_REGISTER_SYMMETRIC), BP_ERR_CAPTURE, NULL);
@@ -238,7 +227,6 @@ TEST(capture)
 static void register_beside_capture(rank *r, void *user)
 {
     bp_capture *capture = NULL;
-    (void)user;
     if (r->number == 1)
         expect_ok(r, bp_capture_begin(r->pool, NULL, &capture));
     bp_status status = register_all(r, BP_REGISTER_SYMMETRIC);
@@ -261,7 +249,6 @@ TEST(capture_on_one_rank)
 
 static void register_beside_sealed(rank *r, void *user)
 {
-    (void)user;
     if (r->number == 1)
         expect_ok(r, bp_pool_seal(r->pool));
     bp_status status = register_all(r, BP_REGISTER_SYMMETRIC);
@@ -321,7 +308,6 @@ static void register_two_pools(rank *r, void *user)
     bp_pool *second = NULL;
     bp_registration *registration = NULL;
     bp_registration_entry entry = entry_of(r, BP_REGISTER_SYMMETRIC);
-    (void)user;
     expect_ok(r, bp_pool_create(r->device, plan, NULL, &second));
     expect_ok(r, register_all(r, BP_REGISTER_SYMMETRIC));
     expect_ok(r, bp_registration_create(second, &entry, 1, &registration));

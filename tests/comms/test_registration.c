@@ -1,7 +1,4 @@
 /* Kinds granted by each version of NCCL, and their windows and reports. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "fakes/nccl/fake_nccl.h"
 #include "plan_fixture.h"
 #include "team.h"
@@ -96,7 +93,6 @@ TEST(no_kind)
 
 static void register_symmetric(rank *r, void *user)
 {
-    (void)user;
     expect_ok(r, register_all(r, BP_REGISTER_SYMMETRIC));
 }
 
@@ -124,7 +120,6 @@ TEST(window_for_each_slab)
 
 static void unregister_all(rank *r, void *user)
 {
-    (void)user;
     bp_registration_destroy(&r->registration);
     expect(r, r->registration == NULL);
     bp_registration_destroy(&r->registration);
@@ -178,7 +173,6 @@ TEST(single_group)
 
 static void register_unknown_group(rank *r, void *user)
 {
-    (void)user;
     bp_registration_entry entry = entry_of(r, BP_REGISTER_SYMMETRIC);
     entry.group = "gradient";
     expect_fails(r, bp_registration_create(r->pool, &entry, 1, &r->registration), BP_ERR_INVALID_ARGUMENT, "gradient");
@@ -199,7 +193,6 @@ TEST(unknown_group)
 /* Parameters with one communicator, gradients with that one and another of the same ranks. */
 static void register_with_two(rank *r, void *user)
 {
-    (void)user;
     bp_comm *self = NULL;
     expect_ok(r, bp_comm_create_self(&self));
     bp_registration_entry entries[3] = {entry_of(r, BP_REGISTER_SYMMETRIC), entry_of(r, BP_REGISTER_BUFFER),

@@ -1,9 +1,6 @@
 /* A registration fails on one rank at each point in turn: all ranks return the same error, which names the rank,
  * nothing stays registered, and a second try succeeds. Linked with -Wl,--wrap of the allocation functions. */
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <bucketpool/capture.h>
 

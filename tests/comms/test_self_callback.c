@@ -2,9 +2,6 @@
 #include <bucketpool/comm_ops.h>
 #include <bucketpool/core/fail.h>
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "comms/registration.h"
@@ -21,7 +18,6 @@ static bp_stream *stream;
 
 static int set_up(void **state)
 {
-    (void)state;
     assert_ok(bp_device_create_host(NULL, &host));
     assert_ok(bp_stream_create(host, "s", &stream));
     return 0;
@@ -29,7 +25,6 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    (void)state;
     bp_stream_destroy(&stream);
     bp_device_destroy(&host);
     return 0;
@@ -424,8 +419,6 @@ static bp_status traits_of(void *self, bp_comm_traits *traits)
 
 static bp_status failing_traits(void *self, bp_comm_traits *traits)
 {
-    (void)self;
-    (void)traits;
     return bp_error_record(BP_ERR_IO, "no traits today");
 }
 
@@ -433,7 +426,6 @@ static unsigned provider_ends;
 
 static void end_provider(void *self)
 {
-    (void)self;
     provider_ends++;
 }
 

@@ -1,6 +1,4 @@
 /* A rank that misses an agreement: the others report it within the time-out and can be destroyed without it. */
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "fakes/cuda/fake_cuda.h"
@@ -37,7 +35,6 @@ static void expect_broken(rank *r, const char *first_error)
 static void exchange_without_one(rank *r, void *user)
 {
     uint32_t mine = r->number, all[RANKS];
-    (void)user;
     expect_ok(r, bp_comm_exchange(r->control, &mine, sizeof mine, all));
     if (r->number == MISSING)
         return;
@@ -61,7 +58,6 @@ TEST(callback_timeout)
 
 static void register_without_one(rank *r, void *user)
 {
-    (void)user;
     if (r->number == MISSING)
         return;
     expect_fails(
@@ -85,7 +81,6 @@ TEST(control_communicator)
 static void end_registered_without_one(rank *r, void *user)
 {
     uint32_t mine = 0, all[RANKS];
-    (void)user;
     expect_ok(r, register_all(r, BP_REGISTER_SYMMETRIC));
     if (r->number == MISSING)
         return;
@@ -95,7 +90,6 @@ static void end_registered_without_one(rank *r, void *user)
 
 static void abort_nccl(rank *r, void *user)
 {
-    (void)user;
     expect_ok(r, bp_comm_abort(r->comm));
     r->nccl = NULL;
 }
@@ -117,7 +111,6 @@ TEST(windows_until_abort)
 
 static void register_over_nccl_without_one(rank *r, void *user)
 {
-    (void)user;
     if (r->number == MISSING)
         return;
     const double begin = now();
@@ -140,7 +133,6 @@ TEST(exchange_over_nccl)
 /* The collective may still write after the communicator is destroyed. */
 static void end_without_abort(rank *r, void *user)
 {
-    (void)user;
     bp_comm_destroy(&r->comm);
     if (r->nccl != NULL)
         expect(r, ncclCommAbort(r->nccl) == 0);
@@ -160,7 +152,6 @@ TEST(destruction_with_pending_work)
 static void exchange_and_register(rank *r, void *user)
 {
     uint32_t mine = r->number * 7, all[RANKS];
-    (void)user;
     for (int i = 0; i < 20; i++) {
         expect_ok(r, bp_comm_exchange(r->comm, &mine, sizeof mine, all));
         for (uint32_t other = 0; other < RANKS; other++)

@@ -1,8 +1,4 @@
 /* Warnings and reports of conditions in which NCCL does not use registered memory. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "fakes/nccl/fake_nccl.h"
 #include "plan_fixture.h"
 #include "team.h"
@@ -11,7 +7,6 @@
 
 static int forget_environment(void **state)
 {
-    (void)state;
     unsetenv("NCCL_LOCAL_REGISTER");
     unsetenv("NCCL_CUMEM_ENABLE");
     return 0;

@@ -1,6 +1,4 @@
 /* Wrapping NCCL communicators: accepted ones, and the errors of the others. */
-#include <string.h>
-
 #include "fakes/cuda/fake_cuda.h"
 #include "fakes/nccl/abi.h"
 #include "plans.h"

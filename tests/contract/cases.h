@@ -12,7 +12,7 @@ typedef void contract_case(const allocator_row *allocator, const device_row *dev
     {                                                                                                                  \
         add_case(#name, case_##name);                                                                                  \
     }                                                                                                                  \
-    static void case_##name(const allocator_row *allocator SUITE_UNUSED, const device_row *device SUITE_UNUSED)
+    static void case_##name(const allocator_row *allocator, const device_row *device)
 
 void add_case(const char *name, contract_case *function);
 

@@ -1,8 +1,4 @@
 /* Limits: number of ids in a call, bytes, requests, length of names. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "cases.h"
 
 #define MANY 700

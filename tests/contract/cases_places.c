@@ -1,8 +1,4 @@
 /* Sources and contents of memory: persistent, dynamic and empty requests, zeroing, slabs and their callbacks. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "allocators/pool.h"
 #include "cases.h"
 

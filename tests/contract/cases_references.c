@@ -1,7 +1,4 @@
 /* Acquire, try_acquire, use, release and cancel. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "cases.h"
 
 CASE(walk)

@@ -1,7 +1,4 @@
 /* Reports of a pool: statistics, live requests, dumps, the hash of the sequence. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "cases.h"
 
 static void assert_adds_up(const bp_pool *pool)

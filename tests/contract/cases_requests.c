@@ -1,7 +1,4 @@
 /* Creation of pools, planned requests and bound requests. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "cases.h"
 
 /* ---- the plan's requests --------------------------------------------------------------------------------------------- */

@@ -1,8 +1,5 @@
 /* Annotations as an injection library receives them. Argument: its path, or "" if the library was built without NVTX. */
 #include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <bucketpool/capture.h>
 #include <bucketpool/comm.h>

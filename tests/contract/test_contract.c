@@ -1,7 +1,4 @@
 /* The pool contract: every case on every allocator and every device. New allocators and devices are rows in support/pools.c. */
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "cases.h"
 
 typedef struct combination {

@@ -2,7 +2,6 @@
 #include <bucketpool/dlpack.h>
 
 #include <pthread.h>
-#include <string.h>
 
 #include "allocators/pool.h"
 #include "support/pools.h"

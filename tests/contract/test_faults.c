@@ -1,9 +1,6 @@
 /* Every device operation and every allocation fails once in turn: the error is returned, nothing has changed or leaks, and a second try
  * succeeds. Linked with -Wl,--wrap of the allocation functions. */
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "support/driver.h"
 #include "support/pools.h"

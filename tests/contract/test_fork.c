@@ -7,8 +7,6 @@
 #include <bucketpool/profile.h>
 
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 
 #include "../offload/stores.h"
@@ -89,23 +87,19 @@ static void hold_locks(family *f, bool held)
 
 static bp_status nothing(void *user, uint32_t slab, void *address, uint64_t bytes)
 {
-    (void)user, (void)slab, (void)address, (void)bytes;
     return BP_OK;
 }
 
 static void nothing_more(void *user, uint32_t slab, void *address, uint64_t bytes)
 {
-    (void)user, (void)slab, (void)address, (void)bytes;
 }
 
 static void no_work(void *argument)
 {
-    (void)argument;
 }
 
 static bp_status allow(void *user, const device_call *call)
 {
-    (void)user, (void)call;
     return BP_OK;
 }
 

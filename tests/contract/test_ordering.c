@@ -1,7 +1,5 @@
 /* Reuse in stream order, proven by bytes on the host device: required waits happen, and there are no others. Gates block streams, so that
  * no order arises by chance. */
-#include <stdlib.h>
-
 #include "support/pools.h"
 
 /* Four units of one size on two copies: u0 and u2 share one, u1 and u3 the other. */

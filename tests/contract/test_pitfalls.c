@@ -2,8 +2,6 @@
 #include <bucketpool/profile.h>
 
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "support/interpose.h"
 #include "support/pools.h"

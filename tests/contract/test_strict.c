@@ -1,7 +1,4 @@
 /* Strict assignment: the planned copy or any free one; sealing and overflow. */
-#include <stdio.h>
-#include <string.h>
-
 #include "support/pools.h"
 
 #define SIX "1000 1000 1000 1000 1000 1000"

@@ -1,6 +1,4 @@
 /* Traces of a pool, and the recorded schedules made from them. */
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "support/pools.h"

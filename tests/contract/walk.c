@@ -2,8 +2,6 @@
 #include <bucketpool/device_ops.h>
 #include <bucketpool/pool.h>
 
-#include <stdlib.h>
-
 #include "devices/device.h"
 #include "support/pools.h"
 

@@ -3,8 +3,6 @@
 #include <bucketpool/capture.h>
 
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "support/driver.h"
 #include "support/pools.h"

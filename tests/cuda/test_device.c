@@ -2,9 +2,6 @@
 #include <bucketpool/capture.h>
 #include <bucketpool/cuda.h>
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "devices/cuda.h"
 #include "fake_cuda.h"
 #include "support/pools.h"

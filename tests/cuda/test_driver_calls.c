@@ -1,9 +1,5 @@
 /* Driver calls of acquire and release, counted by the emulated driver: none if the next user is on the same stream; else one record per
  * stream that leaves a point, and one wait per such stream. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "support/driver.h"
 #include "support/pools.h"
 

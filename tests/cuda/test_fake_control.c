@@ -3,8 +3,6 @@
 
 #include "support/add_words.h"
 
-#include <string.h>
-
 #define BYTES 65536u
 
 /* ---- every function fails when it is told to --------------------------------------------------------------------- */

@@ -5,8 +5,6 @@
 #include "support/add_words.h"
 
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -42,7 +40,6 @@ static void handles_end_with_their_objects(void *stream)
 static void contexts_outlive_their_use(void *stream)
 {
     void *other, *popped;
-    (void)stream;
     okay(cuDevicePrimaryCtxRetain(&other, 1));
     okay(cuCtxPushCurrent_v2(other));
     okay(cuDevicePrimaryCtxRelease_v2(1));
@@ -54,7 +51,6 @@ static void contexts_end_empty(void *stream)
 {
     void *other, *popped, *left;
     uint64_t address;
-    (void)stream;
     okay(cuDevicePrimaryCtxRetain(&other, 1));
     okay(cuCtxPushCurrent_v2(other));
     okay(cuStreamCreate(&left, 1));
@@ -70,7 +66,6 @@ static void contexts_end_empty(void *stream)
 static void captured_streams_stay(void *stream)
 {
     void *other;
-    (void)stream;
     okay(cuStreamCreate(&other, 1));
     okay(cuStreamBeginCapture_v2(other, 0));
     okay(cuStreamDestroy_v2(other));
@@ -79,7 +74,6 @@ static void captured_streams_stay(void *stream)
 static void physical_handles_are_released_once(void *stream)
 {
     unsigned long long handle;
-    (void)stream;
     okay(cuMemCreate(&handle, BYTES, &on_device, 0));
     okay(cuMemRelease(handle));
     assert_int_equal(cuMemRelease(handle), 1);
@@ -163,7 +157,6 @@ static void kernels_are_loaded_before_captures(void *stream)
 static void registered_memory_stays_mapped(void *stream)
 {
     unsigned long long handle;
-    (void)stream;
     uint64_t address = map_memory(BYTES, &handle);
     fake_cuda_mark_registered(address, BYTES, true);
     fake_cuda_mark_registered(address, BYTES, false);

@@ -2,10 +2,6 @@
  * clocks track the known order. Conversely, where a program leaves an order open, the emulated driver varies it. */
 #include "fake_support.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #define STREAMS 4u /* the last one is blocking, next to the legacy one */
 #define QUEUES (STREAMS + 1)
 #define CELLS 12u
@@ -304,13 +300,11 @@ static bool takes_both_orders(void (*both)(void *a, void *b), void *a, void *b)
 
 static void write_one(void *argument)
 {
-    (void)argument;
     atomic_store(&last, 1);
 }
 
 static void write_two(void *argument)
 {
-    (void)argument;
     atomic_store(&last, 2);
 }
 
@@ -324,7 +318,6 @@ static void *racing;
 
 static void launch_racing(void *a, void *b)
 {
-    (void)b;
     okay(cuGraphLaunch(racing, a));
 }
 

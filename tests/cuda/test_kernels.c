@@ -3,8 +3,6 @@
 #include <bucketpool/device_ops.h>
 
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "devices/cuda.h"
 #include "fake_cuda.h"

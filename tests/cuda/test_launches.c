@@ -1,9 +1,6 @@
 /* Kernels on the present driver: launched, captured and launched again. */
 #include <bucketpool/device_ops.h>
 
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "support/add_words.h"
 #include "support/driver.h"
 #include "support/pools.h"

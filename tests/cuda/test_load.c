@@ -2,8 +2,6 @@
  * libraries. */
 #include "fake_support.h"
 
-#include <string.h>
-
 static const char *emulated, *stub, *old;
 
 TEST(the_emulated_driver_is_found)

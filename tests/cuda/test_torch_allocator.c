@@ -1,8 +1,5 @@
 /* Segments for PyTorch: addresses, waits of successive users, refusals. */
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <bucketpool/torch_allocator.h>
 

@@ -1,9 +1,6 @@
 /* Iterations of a training loop. */
 #include <bucketpool/capture.h>
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "support/driver.h"
 #include "training.h"
 

@@ -1,7 +1,6 @@
 /* Conversions of fp16 and bf16 against plain arithmetic: every 16-bit value, and the midpoint of every two
  * neighbours. */
 #include <math.h>
-#include <string.h>
 
 #include "comms/mpi/halves.h"
 #include "support/suite.h"

@@ -4,10 +4,6 @@
 
 #include <mpi.h>
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "support/pools.h"
 
 static bool by_caller;

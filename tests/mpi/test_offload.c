@@ -3,9 +3,6 @@
 
 #include <mpi.h>
 
-#include <stdio.h>
-#include <string.h>
-
 #include "../offload/faults.h"
 
 static bp_comm *everybody;
@@ -35,7 +32,6 @@ static void close_registered(store *s, bp_registration **registration)
 
 static int start(void **state)
 {
-    (void)state;
     assert_ok(bp_comm_create_mpi(NULL, 0, &everybody));
     rank = bp_comm_get_info(everybody)->rank;
     ranks = bp_comm_get_info(everybody)->ranks;
@@ -44,7 +40,6 @@ static int start(void **state)
 
 static int stop(void **state)
 {
-    (void)state;
     bp_comm_destroy(&everybody);
     return 0;
 }

@@ -3,7 +3,6 @@
 #include <bucketpool/profile.h>
 
 #include <mpi.h>
-#include <stdio.h>
 
 #include "support/pools.h"
 

@@ -1,6 +1,4 @@
 /* A device whose nth call fails. */
-#include <stdio.h>
-
 #include "faults.h"
 #include "support/driver.h"
 

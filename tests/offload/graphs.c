@@ -1,7 +1,4 @@
 /* A captured graph that computes in the memory of a store. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "graphs.h"
 
 bp_capture_config capture_config(const store *s, uint32_t *owned)

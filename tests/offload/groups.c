@@ -1,6 +1,4 @@
 /* Release groups of stores, with their offload and restore. */
-#include <string.h>
-
 #include "stores.h"
 
 bp_offload_group group_of(const bp_offload *offload, const char *name)

@@ -1,6 +1,3 @@
-#include <stdio.h>
-#include <string.h>
-
 #include "pages.h"
 
 pages open_pages(bp_device *device, const bp_offload_config *config)

@@ -1,8 +1,4 @@
 /* Ranks that are threads. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "rank_fixture.h"
 #include "support/trace_device.h"
 

@@ -1,9 +1,6 @@
 /* Pools with several release groups. */
 #include <bucketpool/device_ops.h>
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "devices/device.h"
 #include "stores.h"
 

@@ -1,7 +1,6 @@
 /* Every allocation of host memory fails once in turn: BP_ERR_NO_HOST_MEMORY, nothing has changed, and a second try succeeds. Linked with
  * -Wl,--wrap of the allocation functions. */
 #include <errno.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 
 #include "faults.h"

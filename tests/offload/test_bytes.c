@@ -1,8 +1,5 @@
 /* Random programs of a training loop with offload: groups are offloaded and restored in any order and concurrently while others are used,
  * and every byte is compared. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "allocators/pool.h"
 #include "stores.h"
 #include "support/driver.h"

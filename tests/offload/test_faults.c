@@ -1,7 +1,5 @@
 /* Every device call fails once in turn during offload and restore: either nothing has changed, or the header's exception applies; a
  * second try succeeds with the right bytes. */
-#include <stdlib.h>
-
 #include "faults.h"
 #include "support/driver.h"
 

@@ -1,7 +1,5 @@
 /* Captured graphs and offload: the offload row of the matrix in docs/guides/cuda_graphs.md. */
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "graphs.h"
 #include "support/driver.h"

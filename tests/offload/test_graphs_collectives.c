@@ -23,18 +23,12 @@ typedef struct windows {
 
 static bp_status attach(void *user, uint32_t slab, void *address, uint64_t bytes)
 {
-    (void)slab;
-    (void)address;
-    (void)bytes;
     ((windows *)user)->attached++;
     return BP_OK;
 }
 
 static void detach(void *user, uint32_t slab, void *address, uint64_t bytes)
 {
-    (void)slab;
-    (void)address;
-    (void)bytes;
     ((windows *)user)->attached--;
 }
 

@@ -1,7 +1,5 @@
 /* Leases: a group with a lease is not offloaded, whichever lease is returned first; offloads wait for the reader's work. */
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "stores.h"
 #include "support/driver.h"

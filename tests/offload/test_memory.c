@@ -1,7 +1,4 @@
 /* Memory is really freed: counts of the device, of the process and of the emulated driver; and the host memory that is retained. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "stores.h"

@@ -1,7 +1,4 @@
 /* Copies of bytes: in chunks, direct or staged, ordered after the streams' work, without blocking. */
-#include <stdio.h>
-#include <string.h>
-
 #include "pages.h"
 #include "support/trace_device.h"
 

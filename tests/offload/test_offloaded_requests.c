@@ -1,6 +1,4 @@
 /* Requests and observers of an offloaded group, in each of its states. */
-#include <string.h>
-
 #include <bucketpool/dlpack.h>
 
 #include "allocators/pool.h"
@@ -165,7 +163,6 @@ typedef struct observer {
 static bp_status attach(void *user, uint32_t slab, void *address, uint64_t bytes)
 {
     observer *o = user;
-    (void)address;
     o->wrong += slab >= MOST_SLABS || bytes == 0 || o->attached[slab]++ != 0;
     return BP_OK;
 }
@@ -173,7 +170,6 @@ static bp_status attach(void *user, uint32_t slab, void *address, uint64_t bytes
 static void detach(void *user, uint32_t slab, void *address, uint64_t bytes)
 {
     observer *o = user;
-    (void)address;
     o->wrong += slab >= MOST_SLABS || bytes == 0 || o->attached[slab]-- != 1;
 }
 

@@ -1,7 +1,4 @@
 /* Offload of registered memory: windows end before the memory is unmapped and are made after it is mapped, on all ranks or on none. */
-#include <stdio.h>
-#include <string.h>
-
 #include "graphs.h"
 #include "rank_fixture.h"
 #include "support/trace_device.h"

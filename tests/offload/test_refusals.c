@@ -1,6 +1,5 @@
 /* Refused calls of offload: messages, and no effect. */
 #include <pthread.h>
-#include <string.h>
 
 #include "allocators/offload/offload.h"
 #include "stores.h"

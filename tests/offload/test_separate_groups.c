@@ -1,7 +1,5 @@
 /* Independence of groups. SkyRL, PR 563: weight syncing needs the model alone on the GPU, but gradients were restored with it, their size
  * was not saved, and the condition to restore them could never hold. */
-#include <string.h>
-
 #include "stores.h"
 #include "support/driver.h"
 

@@ -2,8 +2,6 @@
  * is possible. */
 #include <bucketpool/device_ops.h>
 
-#include <stdio.h>
-
 #include "faults.h"
 #include "support/driver.h"
 

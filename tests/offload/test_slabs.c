@@ -1,7 +1,4 @@
 /* Unloading and loading of slabs: calls of observers and their order, and a failure of each device call. */
-#include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "devices/memory/slabs.h"

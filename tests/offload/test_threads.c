@@ -1,7 +1,5 @@
 /* Leases on several threads, and work in other groups, while groups are offloaded and restored. */
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "graphs.h"
 #include "support/driver.h"
@@ -360,8 +358,6 @@ static void *go_and_come(void *argument)
 
 static bp_status let_through(void *user, const device_call *call)
 {
-    (void)user;
-    (void)call;
     return BP_OK;
 }
 

@@ -3,9 +3,6 @@
 #include "support.h"
 
 #include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "devices/pinned/jemalloc.h"
@@ -22,7 +19,6 @@ static bp_pinned *new_jemalloc(bp_device *device, uint64_t slab_bytes)
 /* Memory of the C library is freed by the same malloc, and vice versa, while pieces are allocated and freed. */
 static void test_malloc_is_coherent(void **state)
 {
-    (void)state;
     bp_device *device = new_device();
     bp_pinned *pinned = new_jemalloc(device, SLAB);
     for (unsigned i = 1; i < 2000; i++) {
@@ -55,7 +51,6 @@ static void test_malloc_is_coherent(void **state)
 /* All pieces are inside the slab, also when it is full; afterwards it can be allocated as a whole again. */
 static void test_slab_recovers(void **state)
 {
-    (void)state;
     bp_device *device = new_device();
     const uint64_t odd[] = {SLAB, 64 * MIB, SLAB + 4 * KIB, 9 * MIB + 100 * KIB, 192 * KIB};
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
@@ -82,7 +77,6 @@ static void test_slab_recovers(void **state)
 /* jemalloc's metadata (2 MiB per arena) is not taken from the slab. */
 static void test_slab_is_usable(void **state)
 {
-    (void)state;
     bp_device *device = new_device();
     bp_pinned *pinned = new_jemalloc(device, 4 * MIB);
     void *pieces[4 * MIB / (4 * KIB)];
@@ -101,7 +95,6 @@ static void test_slab_is_usable(void **state)
 /* An empty slab serves small requests at once, whatever it held before. */
 static void test_empty_slab_serves_small(void **state)
 {
-    (void)state;
     bp_device *device = new_device();
     bp_pinned *pinned = new_jemalloc(device, 2 * MIB);
     for (uint64_t bytes = 1; bytes < MIB; bytes = bytes * 3 / 2 + 1) {
@@ -119,7 +112,6 @@ static void test_empty_slab_serves_small(void **state)
 /* Freed memory stays mapped: pages that returned to the system would not be the pinned ones. */
 static void test_freed_pages_stay(void **state)
 {
-    (void)state;
     bp_device *device = new_device();
     bp_pinned *pinned = new_jemalloc(device, SLAB);
     void *piece;
@@ -158,7 +150,6 @@ static unsigned arenas(const bp_jemalloc *jemalloc)
 /* The number of arenas is limited, and each has metadata: destroyed ones are reused. */
 static void test_arenas_go(void **state)
 {
-    (void)state;
     char because[BP_JEMALLOC_BECAUSE_BYTES];
     bp_jemalloc jemalloc;
     assert_true(bp_jemalloc_find(&jemalloc, because));
@@ -213,7 +204,6 @@ static bp_extent_hooks *hooks_of_slab(const bp_jemalloc *jemalloc, unsigned *ind
 /* Calls that jemalloc may make at any time: memory at a given address, which is refused, and returning pages, which are pinned. */
 static void test_hooks(void **state)
 {
-    (void)state;
     char because[BP_JEMALLOC_BECAUSE_BYTES];
     bp_jemalloc jemalloc;
     unsigned index;
@@ -244,7 +234,6 @@ static void test_hooks(void **state)
 
 static void test_two_at_once(void **state)
 {
-    (void)state;
     bp_device *device = new_device();
     bp_pinned *a = new_jemalloc(device, SLAB), *b = new_jemalloc(device, SLAB);
     void *in_a, *in_b;
@@ -264,7 +253,6 @@ static void test_two_at_once(void **state)
 /* More pieces than 2 MiB of metadata can describe. */
 static void test_very_many(void **state)
 {
-    (void)state;
     bp_device *device = new_device();
     bp_pinned *pinned = new_jemalloc(device, 512 * MIB);
     const size_t most = 20000;
@@ -289,7 +277,6 @@ static const char *expected_name;
 
 static void test_name(void **state)
 {
-    (void)state;
     bp_device *device = new_device();
     bp_pinned *pinned = new_pinned(device, NULL);
     const char *name = statistics_of(pinned).allocator;

@@ -2,9 +2,6 @@
 #include "devices/device.h"
 
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #define MOST_RANGES 4096
@@ -44,7 +41,6 @@ static void misuse(const char *what, const void *address, uint64_t bytes)
 
 static bp_status pin(void *self, void *address, uint64_t bytes)
 {
-    (void)self;
     const uintptr_t from = (uintptr_t)address, to = from + bytes, page = (uintptr_t)sysconf(_SC_PAGESIZE);
     pthread_mutex_lock(&tracker.lock);
     if (from % page != 0 || bytes % page != 0 || bytes == 0)
@@ -60,7 +56,6 @@ static bp_status pin(void *self, void *address, uint64_t bytes)
 
 static bp_status unpin(void *self, void *address, uint64_t bytes)
 {
-    (void)self;
     const uintptr_t from = (uintptr_t)address, to = from + bytes;
     size_t i = 0;
     pthread_mutex_lock(&tracker.lock);
@@ -76,12 +71,10 @@ static bp_status unpin(void *self, void *address, uint64_t bytes)
 
 static void keep_host(void *self)
 {
-    (void)self;
 }
 
 static bp_status maybe_fail(void *user, const device_call *call)
 {
-    (void)user;
     pthread_mutex_lock(&tracker.lock);
     const bool fails = call->operation == tracker.operation &&
                        ((tracker.failed && tracker.keep) || (tracker.nth > 0 && --tracker.nth == 0));

@@ -2,10 +2,6 @@
 #include <bucketpool/device_ops.h>
 #include <bucketpool/pinned.h>
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "support/driver.h"
 #include "support/suite.h"
 

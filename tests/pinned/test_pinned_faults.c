@@ -6,9 +6,6 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 static unsigned until_failure; /* 0: none is asked for; 1: the next one fails */

@@ -2,9 +2,6 @@
 #include "support.h"
 
 #include <linux/mempolicy.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>

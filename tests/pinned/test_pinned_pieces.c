@@ -1,7 +1,6 @@
 /* Pieces: addresses, contents, limits, and the checks of free. */
 #include "support.h"
 
-#include <string.h>
 #include <unistd.h>
 
 #define SLAB (4 * MIB)

@@ -9,14 +9,12 @@ static char folder[64];
 
 static int make_folder(void **state)
 {
-    (void)state;
     strcpy(folder, "/tmp/bp-profile-XXXXXX");
     return mkdtemp(folder) == NULL;
 }
 
 static int drop_folder(void **state)
 {
-    (void)state;
     remove_folder(folder);
     return 0;
 }

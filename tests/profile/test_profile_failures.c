@@ -56,7 +56,6 @@ static bp_profile *profile;
 
 static int begin(void **state)
 {
-    (void)state;
     strcpy(folder, "/tmp/bp-profile-XXXXXX");
     if (mkdtemp(folder) == NULL)
         return 1;
@@ -75,7 +74,6 @@ static int begin(void **state)
 
 static int end(void **state)
 {
-    (void)state;
     write_is_odd = false;
     write_error = fsync_error = rename_error = 0;
     bp_profile_destroy(&profile);

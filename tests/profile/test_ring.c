@@ -73,7 +73,6 @@ static volatile sig_atomic_t signals;
 static void lap(int signal)
 {
     const kit *k = interrupted;
-    (void)signal;
     signals++;
     for (unsigned i = 0; i <= TINY; i++)
         bp_recorder_observer.note(k->pool, BP_EVENT_USE, param(k, 1), k->streams[1]);

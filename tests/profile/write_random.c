@@ -2,10 +2,6 @@
  * slabs that lose their memory while state is held, files from within recordings, at their ends and after them. */
 #include <bucketpool/profile.h>
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "allocators/pool.h"
 #include "support/pools.h"
 

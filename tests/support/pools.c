@@ -1,10 +1,6 @@
 /* Rows of allocators and devices, and small pools. */
 #include <bucketpool/pool.h>
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "brief.h"
 #include "driver.h"
 #include "pools.h"

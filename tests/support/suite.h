@@ -5,18 +5,21 @@
  *         assert_true(...);
  *     }
  *
- * suite_main.c runs them, unless the file has a main, which calls run_suite. */
+ * suite_main.c runs them, unless the file has a main, which calls run_suite. The headers are those that nearly every
+ * test needs. */
 #ifndef BP_TEST_SUITE_H
 #define BP_TEST_SUITE_H
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
-
-#define SUITE_UNUSED __attribute__((unused))
 
 #define TEST(name) TEST_WITHIN(name, NULL, NULL)
 /* With a fixture of its own. */
@@ -26,7 +29,7 @@
     {                                                                                                                  \
         suite_add(&(struct CMUnitTest){#name, test_##name, begin, end, NULL});                                         \
     }                                                                                                                  \
-    static void test_##name(void **state SUITE_UNUSED)
+    static void test_##name(void **state)
 
 /* The fixture of the whole program. */
 #define SUITE_WITHIN(begin, end)                                                                                       \

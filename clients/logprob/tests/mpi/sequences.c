@@ -4,8 +4,6 @@
 
 #include <mpi.h>
 
-#include <stdio.h>
-
 #include "../support/hosts.h"
 
 bp_comm *everybody;

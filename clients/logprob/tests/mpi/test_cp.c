@@ -1,7 +1,4 @@
 /* Splits and gathers of packed sequences between the processes of the job. */
-#include <stdio.h>
-#include <string.h>
-
 #include "sequences.h"
 
 /* ---- splits --------------------------------------------------------------------------------------------------------- */

@@ -2,7 +2,6 @@
 #include <bucketpool/loss.h>
 
 #include <math.h>
-#include <stdio.h>
 
 #include "../support/hosts.h"
 #include "sequences.h"
