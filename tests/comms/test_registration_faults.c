@@ -1,222 +1,48 @@
 /* A registration fails on one rank at each point in turn: all ranks return the same error, which names the rank,
  * nothing stays registered, and a second try succeeds. Linked with -Wl,--wrap of the allocation functions. */
-#include <errno.h>
-
 #include <bucketpool/capture.h>
 
 #include "allocators/pool.h"
-#include "support/pools.h"
-#include "support/scripted_ranks.h"
+#include "offload/rank_fixture.h"
+#include "support/shortage.h"
 
 #define RANKS 3u
 
-/* ---- failing allocations of one thread ----------------------------------------------------------------------------- */
+/* Three slabs: param, grad, persistent. */
+static const store_options THREE = {.units = UNITS, .roles = PARAM | GRAD, .persistent_bytes = 4096, .bare = true};
 
-static _Thread_local int allocations_left = -1; /* -1: none fails */
-
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *memory, size_t bytes);
-char *__real_strdup(const char *text);
-
-static bool fails(void)
+static scene *line(uint32_t ranks)
 {
-    if (allocations_left < 0 || allocations_left-- > 0)
-        return false;
-    errno = ENOMEM;
-    return true;
+    return new_line(ranks, &THREE);
 }
 
-void *__wrap_malloc(size_t bytes);
-void *__wrap_malloc(size_t bytes)
+static void create(scene *s)
 {
-    return fails() ? NULL : __real_malloc(bytes);
+    run_ranks(s->ranks, register_rank, s);
 }
 
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes)
+static void destroy(scene *s)
 {
-    return fails() ? NULL : __real_calloc(count, bytes);
-}
-
-void *__wrap_realloc(void *memory, size_t bytes);
-void *__wrap_realloc(void *memory, size_t bytes)
-{
-    return fails() ? NULL : __real_realloc(memory, bytes);
-}
-
-char *__wrap_strdup(const char *text);
-char *__wrap_strdup(const char *text)
-{
-    return fails() ? NULL : __real_strdup(text);
-}
-
-/* ---- fixtures ------------------------------------------------------------------------------------------------------- */
-
-#define MOST_COMMS 2
-
-/* Ranks with a pool each and up to two communicators. */
-typedef struct fixture {
-    uint32_t ranks, comms;
-    kit kits[MOST_RANKS];
-    barrier barriers[MOST_COMMS][MOST_RANKS], joints[MOST_COMMS][MOST_RANKS];
-    rank ends[MOST_COMMS][MOST_RANKS];
-    bp_comm *handles[MOST_COMMS][MOST_RANKS];
-    bp_registration_entry entries[MOST_RANKS][4];
-    size_t count[MOST_RANKS];
-    bp_registration *made[MOST_RANKS];
-    bp_status status[MOST_RANKS];
-    char detail[MOST_RANKS][512];
-    int fail_allocation; /* of rank 1; -1: none */
-} fixture;
-
-static void open_rank(fixture *s, uint32_t i, const char *units)
-{
-    s->kits[i] = begin_kit(new_host(), units, TRAINING, BP_POLICY_MAX, 0);
-    bp_pool_config config = pool_config();
-    config.persistent_bytes = 4096;
-    open_pool(&s->kits[i], &config);
-}
-
-static void add_entry(fixture *s, uint32_t i, uint32_t comm, const char *group)
-{
-    bp_registration_entry *entry = &s->entries[i][s->count[i]++];
-    assert_ok(bp_registration_entry_init(entry, sizeof *entry));
-    entry->comm = s->handles[comm][i];
-    entry->group = group;
-}
-
-static void open_end(fixture *s, uint32_t comm, uint32_t i, barrier *at, uint32_t number)
-{
-    barrier *joint = &s->joints[comm][at - s->barriers[comm]];
-    s->ends[comm][i] = (rank){.at = at, .joint = joint, .number = number, .best = BP_REGISTER_SYMMETRIC, .version = 7};
-    assert_ok(bp_comm_create(&RANK_OPS, &s->ends[comm][i], comm == 0 ? "dp" : "outer", &s->handles[comm][i]));
-}
-
-/* All ranks in one communicator. */
-static fixture *new_line(uint32_t ranks)
-{
-    fixture *s = calloc(1, sizeof *s);
-    assert_non_null(s);
-    s->ranks = ranks;
-    s->comms = 1;
-    s->fail_allocation = -1;
-    barrier_init(&s->barriers[0][0], ranks);
-    barrier_init(&s->joints[0][0], ranks);
-    for (uint32_t i = 0; i < ranks; i++) {
-        open_rank(s, i, UNITS);
-        open_end(s, 0, i, &s->barriers[0][0], i);
-        add_entry(s, i, 0, NULL);
-        add_entry(s, i, 0, "persistent");
-    }
-    return s;
-}
-
-/* Four ranks: rows 0,1 and 2,3 for parameters, columns 0,2 and 1,3 for gradients. */
-static fixture *new_grid(void)
-{
-    fixture *s = calloc(1, sizeof *s);
-    assert_non_null(s);
-    s->ranks = 4;
-    s->comms = 2;
-    s->fail_allocation = -1;
-    for (uint32_t i = 0; i < 2; i++) {
-        barrier_init(&s->barriers[0][i], 2);
-        barrier_init(&s->barriers[1][i], 2);
-        barrier_init(&s->joints[0][i], 2);
-        barrier_init(&s->joints[1][i], 2);
-    }
-    for (uint32_t i = 0; i < 4; i++) {
-        open_rank(s, i, UNITS);
-        open_end(s, 0, i, &s->barriers[0][i / 2], i % 2);
-        open_end(s, 1, i, &s->barriers[1][i % 2], i / 2);
-        add_entry(s, i, 0, NULL);
-        add_entry(s, i, 1, "grad");
-    }
-    return s;
-}
-
-static void close_fixture(fixture *s)
-{
-    for (uint32_t i = 0; i < s->ranks; i++) {
-        for (uint32_t c = 0; c < s->comms; c++)
-            bp_comm_destroy(&s->handles[c][i]);
-        end_kit(&s->kits[i]);
-    }
-    for (uint32_t i = 0; i < s->ranks; i++)
-        for (uint32_t c = 0; c < s->comms; c++) {
-            assert_true(s->ends[c][i].destroyed);
-            assert_int_equal(s->ends[c][i].wrong, 0);
-            assert_false(s->ends[c][i].at->uneven);
-        }
-    free(s);
-}
-
-static void create_work(void *user, uint32_t i)
-{
-    fixture *s = user;
-    if (i == 1)
-        allocations_left = s->fail_allocation;
-    bp_error_record(BP_OK, "");
-    s->status[i] = bp_registration_create(s->kits[i].pool, s->entries[i], s->count[i], &s->made[i]);
-    allocations_left = -1;
-    snprintf(s->detail[i], sizeof s->detail[i], "%s", bp_error_detail());
-}
-
-static void destroy_work(void *user, uint32_t i)
-{
-    fixture *s = user;
-    bp_registration_destroy(&s->made[i]);
-}
-
-static void create(fixture *s)
-{
-    run_ranks(s->ranks, create_work, s);
-}
-
-static void destroy(fixture *s)
-{
-    run_ranks(s->ranks, destroy_work, s);
-}
-
-static size_t live_in(const fixture *s)
-{
-    size_t live = 0;
-    for (uint32_t i = 0; i < s->ranks; i++)
-        for (uint32_t c = 0; c < s->comms; c++)
-            live += live_windows(&s->ends[c][i]);
-    return live;
+    run_ranks(s->ranks, deregister_rank, s);
 }
 
 /* All ranks returned the same error, and nothing is left registered. */
-static void assert_common(const fixture *s, bp_status status, const char *word, const char *more)
+static void assert_nothing_made(const scene *s, bp_status status, const char *word, const char *more)
 {
+    assert_common(s, status, word, more);
     for (uint32_t i = 0; i < s->ranks; i++) {
-        if (s->status[i] != status || strcmp(s->detail[i], s->detail[0]) != 0)
-            fail_msg("rank %u: %d \"%s\", rank 0: %d \"%s\", expected %d", i, (int)s->status[i], s->detail[i],
-                     (int)s->status[0], s->detail[0], (int)status);
+        assert_string_equal(s->detail[i], s->detail[0]);
         assert_null(s->made[i]);
     }
-    if (strstr(s->detail[0], word) == NULL || strstr(s->detail[0], more) == NULL)
-        fail_msg("\"%s\" should say \"%s\" and \"%s\"", s->detail[0], word, more);
     assert_int_equal(live_in(s), 0);
 }
 
-static void assert_refused_registration(const fixture *s, bp_status status, const char *words)
+static void assert_refused_registration(const scene *s, bp_status status, const char *words)
 {
     assert_int_equal(s->status[0], status);
     assert_null(s->made[0]);
     if (strstr(s->detail[0], words) == NULL)
         fail_msg("\"%s\" should say \"%s\"", s->detail[0], words);
-}
-
-static void assert_created(const fixture *s)
-{
-    for (uint32_t i = 0; i < s->ranks; i++) {
-        if (s->status[i] != BP_OK)
-            fail_msg("rank %u: %s", i, s->detail[i]);
-        assert_non_null(s->made[i]);
-    }
 }
 
 static bp_registration_window window_of(const bp_registration *r, size_t index)
@@ -229,10 +55,9 @@ static bp_registration_window window_of(const bp_registration *r, size_t index)
 
 TEST(order)
 {
-    fixture *s = new_line(RANKS);
+    scene *s = line(RANKS);
     s->entries[0][0].traffic = s->entries[1][0].traffic = s->entries[2][0].traffic = BP_TRAFFIC_FLOAT_AVG;
-    create(s);
-    assert_created(s);
+    register_all(s);
     for (uint32_t i = 0; i < RANKS; i++) {
         assert_int_equal(bp_registration_get_info(s->made[i])->window_count, 3); /* param, grad, persistent */
         for (size_t w = 0; w < 3; w++) {
@@ -252,20 +77,18 @@ TEST(order)
             assert_int_equal(info->warnings[w].entry, w == 2);
         assert_non_null(strstr(info->warnings[2].text, "one process"));
     }
-    destroy(s);
+    deregister_all(s);
     for (uint32_t i = 0; i < RANKS; i++)
         for (int w = 0; w < 3; w++)
             assert_int_equal(s->ends[0][i].ended[w], 2 - w);
-    assert_int_equal(live_in(s), 0);
-    close_fixture(s);
+    close_scene(s);
 }
 
 TEST(report)
 {
-    fixture *s = new_line(2);
+    scene *s = line(2);
     s->ends[0][1].refused = 1u << BP_REGISTER_SYMMETRIC;
-    create(s);
-    assert_created(s);
+    register_all(s);
     char text[4096], little[200];
     size_t needed, again;
     assert_ok(bp_registration_report(s->made[0], text, sizeof text, &needed));
@@ -281,7 +104,7 @@ TEST(report)
     assert_ok(bp_registration_report(s->made[0], NULL, 0, &again));
     assert_int_equal(again, needed);
     destroy(s);
-    close_fixture(s);
+    close_scene(s);
 }
 
 TEST(refusals)
@@ -297,13 +120,12 @@ TEST(refusals)
                  {1u << BP_REGISTER_SYMMETRIC, 1, BP_REGISTER_NONE, 0}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
         for (int all = 0; all < 2; all++) {
-            fixture *s = new_line(RANKS);
+            scene *s = line(RANKS);
             for (uint32_t i = 0; i < RANKS; i++) {
                 s->ends[0][i].refused = all || i == 1 ? cases[c].refused : 0;
                 s->entries[i][0].exact = s->entries[i][1].exact = cases[c].exact;
             }
-            create(s);
-            assert_created(s);
+            register_all(s);
             for (uint32_t i = 0; i < RANKS; i++) {
                 bp_registration_window window = window_of(s->made[i], 0);
                 assert_int_equal(window.granted, cases[c].granted);
@@ -313,16 +135,15 @@ TEST(refusals)
                 assert_true((strstr(window.because, "rank 1") != NULL) == !all);
                 assert_int_equal(live_windows(&s->ends[0][i]), cases[c].kept);
             }
-            destroy(s);
-            assert_int_equal(live_in(s), 0);
-            close_fixture(s);
+            deregister_all(s);
+            close_scene(s);
         }
 }
 
 /* Providers without registration are not an error. */
 TEST(provider_without_registration)
 {
-    fixture *s = new_line(2);
+    scene *s = line(2);
     for (uint32_t i = 0; i < 2; i++) {
         bp_comm_destroy(&s->handles[0][i]);
         s->ends[0][i].destroyed = false;
@@ -331,32 +152,30 @@ TEST(provider_without_registration)
         assert_ok(bp_comm_create(&RANK_OPS, &s->ends[0][i], "dp", &s->handles[0][i]));
         s->entries[i][0].comm = s->entries[i][1].comm = s->handles[0][i];
     }
-    create(s);
-    assert_created(s);
+    register_all(s);
     assert_int_equal(window_of(s->made[0], 0).granted, BP_REGISTER_BUFFER);
     assert_int_equal(window_of(s->made[1], 0).granted, BP_REGISTER_BUFFER);
     assert_non_null(strstr(window_of(s->made[0], 0).because, "cannot register one"));
     destroy(s);
-    close_fixture(s);
+    close_scene(s);
 }
 
 TEST(failures)
 {
     for (uint32_t where = 0; where < RANKS; where++)
         for (int nth = 1; nth <= 3; nth++) {
-            fixture *s = new_line(RANKS);
+            scene *s = line(RANKS);
             char word[32];
             snprintf(word, sizeof word, "rank %u of", where);
             s->ends[0][where].fail_at = nth;
             create(s);
-            assert_common(s, BP_ERR_COMM, word, "out of window slots");
+            assert_nothing_made(s, BP_ERR_COMM, word, "out of window slots");
             for (uint32_t i = 0; i < RANKS; i++) /* in reverse order */
                 for (int w = 1; w < s->ends[0][i].deregistrations; w++)
                     assert_true(s->ends[0][i].ended[w] < s->ends[0][i].ended[w - 1]);
-            create(s);
-            assert_created(s);
+            register_all(s);
             destroy(s);
-            close_fixture(s);
+            close_scene(s);
         }
 }
 
@@ -366,51 +185,55 @@ TEST(grid)
     for (uint32_t comm = 0; comm < 2; comm++)
         for (uint32_t where = 0; where < 4; where++)
             for (int nth = 1; nth <= 2 - (int)comm; nth++) {
-                fixture *s = new_grid();
+                scene *s = new_grid("grad", &THREE);
                 s->ends[comm][where].fail_at = nth;
                 create(s);
-                assert_common(s, BP_ERR_COMM, comm == 0 ? "of communicator dp" : "of communicator outer",
-                              "out of window slots");
-                create(s);
-                assert_created(s);
+                assert_nothing_made(s, BP_ERR_COMM, comm == 0 ? "of communicator dp" : "of communicator outer",
+                                    "out of window slots");
+                register_all(s);
                 assert_int_equal(bp_registration_get_info(s->made[0])->window_count, 3);
                 destroy(s);
-                close_fixture(s);
+                close_scene(s);
             }
+}
+
+static unsigned failing_allocation; /* of rank 1 */
+
+static void register_short(void *user, uint32_t i)
+{
+    shortage.fails = i == 1 ? failing_allocation : 0;
+    register_rank(user, i);
+    shortage.fails = 0;
 }
 
 TEST(allocations)
 {
-    int failed = 0;
-    for (int nth = 0;; nth++) {
-        fixture *s = new_line(RANKS);
-        s->fail_allocation = nth;
-        create(s);
-        bool good = s->status[0] == BP_OK;
-        if (good) {
-            assert_created(s);
-            destroy(s);
-        } else {
-            assert_common(s, BP_ERR_NO_HOST_MEMORY, "rank 1 of communicator dp", "out of host memory");
-            failed++;
-        }
-        close_fixture(s);
+    bool good = false;
+    for (failing_allocation = 1; !good; failing_allocation++) {
+        scene *s = line(RANKS);
+        run_ranks(RANKS, register_short, s);
+        good = s->status[0] == BP_OK;
         if (good)
-            break;
+            deregister_all(s);
+        else
+            assert_nothing_made(s, BP_ERR_NO_HOST_MEMORY, "rank 1 of communicator dp", "out of host memory");
+        close_scene(s);
     }
-    assert_true(failed > 8);
+    assert_true(failing_allocation > 8);
 }
 
 TEST(mismatches)
 {
     for (int what = 0; what < 6; what++) {
-        fixture *s = new_line(RANKS);
+        scene *s = line(RANKS);
         const char *word = "";
         uint32_t odd = (uint32_t)what % RANKS;
         switch (what) {
         case 0:
-            end_kit(&s->kits[odd]);
-            open_rank(s, odd, "500 500 500");
+            close_store(&s->stores[odd]);
+            open_rank(s, odd,
+                      &(store_options){
+                          .units = "500 500 500", .roles = PARAM | GRAD, .persistent_bytes = 4096, .bare = true});
             word = "has the plan with fingerprint ";
             break;
         case 1:
@@ -441,10 +264,10 @@ TEST(mismatches)
         char named[32];
         snprintf(named, sizeof named, "rank %u of communicator dp", odd);
         create(s);
-        assert_common(s, BP_ERR_MISMATCH, named, word);
+        assert_nothing_made(s, BP_ERR_MISMATCH, named, word);
         for (uint32_t i = 0; i < RANKS; i++)
             assert_int_equal(s->ends[0][i].registrations, 0);
-        close_fixture(s);
+        close_scene(s);
     }
 }
 
@@ -452,13 +275,13 @@ TEST(mismatches)
 TEST(local_errors)
 {
     for (int what = 0; what < 3; what++) {
-        fixture *s = new_line(RANKS);
+        scene *s = line(RANKS);
         const char *word = "no slab of group \"nothing\"";
         bp_status status = BP_ERR_INVALID_ARGUMENT;
         if (what == 0)
             s->entries[2][1].group = "nothing";
         if (what == 1) {
-            assert_ok(bp_pool_seal(s->kits[2].pool));
+            assert_ok(bp_pool_seal(s->stores[2].k.pool));
             word = "sealed";
             status = BP_ERR_SCHEDULE;
         }
@@ -468,19 +291,18 @@ TEST(local_errors)
             status = BP_ERR_SCHEDULE;
         }
         create(s);
-        assert_common(s, status, word, "rank 2 of communicator dp: ");
+        assert_nothing_made(s, status, word, "rank 2 of communicator dp: ");
         for (uint32_t i = 0; i < RANKS; i++)
             assert_int_equal(s->ends[0][i].registrations, 0);
-        close_fixture(s);
+        close_scene(s);
     }
 }
 
 TEST(repeated_registration)
 {
-    fixture *s = new_line(2);
+    scene *s = line(2);
     bp_registration *first[2];
-    create(s);
-    assert_created(s);
+    register_all(s);
     for (int i = 0; i < 2; i++) {
         first[i] = s->made[i];
         s->made[i] = NULL;
@@ -493,26 +315,24 @@ TEST(repeated_registration)
         s->made[i] = first[i];
     }
     destroy(s);
-    create(s);
-    assert_created(s);
+    register_all(s);
     destroy(s);
-    close_fixture(s);
+    close_scene(s);
 }
 
 /* When the exchange itself fails, the others cannot be informed; but nothing hangs, crashes or stays registered. */
 TEST(broken_exchange)
 {
     for (int nth = 1; nth <= 12; nth++) {
-        fixture *s = new_line(1);
+        scene *s = line(1);
         s->ends[0][0].exchange_fails_at = nth;
         create(s);
         if (s->status[0] == BP_OK)
             assert_true(s->ends[0][0].exchanges < nth);
         else
-            assert_common(s, BP_ERR_COMM, "the exchange was cut", "");
-        destroy(s);
-        assert_int_equal(live_in(s), 0);
-        close_fixture(s);
+            assert_nothing_made(s, BP_ERR_COMM, "the exchange was cut", "");
+        deregister_all(s);
+        close_scene(s);
     }
 }
 
@@ -520,11 +340,10 @@ TEST(broken_exchange)
 
 TEST(pool_destroyed_first)
 {
-    fixture *s = new_line(2);
-    create(s);
-    assert_created(s);
+    scene *s = line(2);
+    register_all(s);
     for (uint32_t i = 0; i < 2; i++) {
-        bp_pool_destroy(&s->kits[i].pool);
+        bp_pool_destroy(&s->stores[i].k.pool);
         assert_int_equal(live_windows(&s->ends[0][i]), 0);
         assert_int_equal(window_of(s->made[i], 0).granted, BP_REGISTER_NONE);
         assert_null(window_of(s->made[i], 0).handle);
@@ -533,26 +352,24 @@ TEST(pool_destroyed_first)
     for (uint32_t i = 0; i < 2; i++) { /* another pool may get the addresses of the first one */
         bp_pool_config config = pool_config();
         config.persistent_bytes = 4096;
-        open_pool(&s->kits[i], &config);
+        open_pool(&s->stores[i].k, &config);
         s->made[i] = NULL;
     }
-    create(s);
-    assert_created(s);
+    register_all(s);
     destroy(s);
     s->made[0] = old[0];
     s->made[1] = old[1];
     destroy(s);
-    close_fixture(s);
+    close_scene(s);
 }
 
 /* A pool that is being captured cannot detach the registration, which then ends with the pool. */
 TEST(destroyed_in_a_capture)
 {
-    fixture *s = new_line(1);
+    scene *s = line(1);
     bp_capture *capture = NULL;
-    create(s);
-    assert_created(s);
-    assert_ok(bp_capture_begin(s->kits[0].pool, NULL, &capture));
+    register_all(s);
+    assert_ok(bp_capture_begin(s->stores[0].k.pool, NULL, &capture));
     destroy(s);
     assert_null(s->made[0]);
     assert_int_equal(live_in(s), 3);
@@ -561,17 +378,16 @@ TEST(destroyed_in_a_capture)
     bp_capture_destroy(&capture);
     create(s);
     assert_refused_registration(s, BP_ERR_SCHEDULE, "is registered with communicator dp already, by pool");
-    bp_pool_destroy(&s->kits[0].pool);
+    bp_pool_destroy(&s->stores[0].k.pool);
     assert_int_equal(live_in(s), 0);
-    close_fixture(s);
+    close_scene(s);
 }
 
 TEST(aborted_communicator)
 {
     for (int forgotten = 0; forgotten < 2; forgotten++) {
-        fixture *s = new_line(2);
-        create(s);
-        assert_created(s);
+        scene *s = line(2);
+        register_all(s);
         for (uint32_t i = 0; i < 2; i++) {
             bp_comm *comm = s->handles[0][i];
             uint8_t byte = 0, bytes[2];
@@ -590,15 +406,15 @@ TEST(aborted_communicator)
         create(s);
         assert_int_equal(s->status[0], BP_ERR_INVALID_ARGUMENT);
         assert_non_null(strstr(s->detail[0], "was aborted"));
-        close_fixture(s);
+        close_scene(s);
     }
 }
 
 /* Unmaps and maps each slab, as offload does. */
 static void reattach_work(void *user, uint32_t i)
 {
-    fixture *s = user;
-    bp_slabs *slabs = &s->kits[i].pool->slabs;
+    scene *s = user;
+    bp_slabs *slabs = &s->stores[i].k.pool->slabs;
     const bp_slab_observer *observer = &slabs->observers[0];
     s->status[i] = BP_OK;
     for (uint32_t slab = (uint32_t)slabs->count; slab-- > 0;)
@@ -611,11 +427,10 @@ static void reattach_work(void *user, uint32_t i)
 
 TEST(remapped_slabs)
 {
-    fixture *s = new_line(RANKS);
-    create(s);
-    assert_created(s);
+    scene *s = line(RANKS);
+    register_all(s);
     run_ranks(RANKS, reattach_work, s);
-    assert_created(s);
+    assert_all_ok(s);
     assert_int_equal(live_in(s), 3 * RANKS);
     s->ends[0][2].fail_at = s->ends[0][2].registrations + 2;
     run_ranks(RANKS, reattach_work, s);
@@ -626,13 +441,13 @@ TEST(remapped_slabs)
                          1); /* of the earlier slab, which the pool's owner unmaps again */
     }
     run_ranks(RANKS, reattach_work, s);
-    assert_created(s);
+    assert_all_ok(s);
     assert_int_equal(live_in(s), 3 * RANKS);
     for (uint32_t i = 0; i < RANKS; i++)
         assert_ok(bp_comm_abort(s->handles[0][i]));
     run_ranks(RANKS, reattach_work, s); /* the pool works without the registration */
-    assert_created(s);
+    assert_all_ok(s);
     assert_non_null(strstr(window_of(s->made[1], 0).because, "was aborted"));
     destroy(s);
-    close_fixture(s);
+    close_scene(s);
 }

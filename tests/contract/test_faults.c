@@ -1,55 +1,11 @@
 /* Every device operation and every allocation fails once in turn: the error is returned, nothing has changed or leaks, and a second try
  * succeeds. Linked with -Wl,--wrap of the allocation functions. */
-#include <errno.h>
-
 #include "support/driver.h"
+#include "support/faulty.h"
 #include "support/pools.h"
+#include "support/shortage.h"
 
 #define BIG 1000000u
-
-/* ---- the device ---------------------------------------------------------------------------------------------------- */
-
-typedef struct faults {
-    unsigned until; /* 0: none; 1: the next call fails */
-    bool keep;      /* and all later ones */
-    uint32_t only;  /* OP_COUNT: any operation */
-    bool met;
-    device_operation where;
-    bp_status status;
-} faults;
-
-static bp_status maybe_fail(void *user, const device_call *call)
-{
-    faults *f = user;
-    if (f->only != OP_COUNT && f->only != call->operation)
-        return BP_OK;
-    if (!(f->met && f->keep) && (f->until == 0 || --f->until > 0))
-        return BP_OK;
-    f->met = true;
-    f->where = call->operation;
-    char detail[80];
-    snprintf(detail, sizeof detail, "injected into %s", device_operation_name(call->operation));
-    return bp_error_record(f->status, detail);
-}
-
-static void inject(faults *f, unsigned nth, bool keep)
-{
-    *f = (faults){.until = nth, .keep = keep, .only = OP_COUNT, .status = BP_ERR_IO};
-}
-
-static faults none(void)
-{
-    return (faults){.only = OP_COUNT};
-}
-
-static bp_device *new_faulty(bp_device *inner, faults *f)
-{
-    bp_device *device = NULL;
-    *f = none();
-    assert_ok(trace_device_create(inner, maybe_fail, f, &device));
-    bp_device_destroy(&inner);
-    return device;
-}
 
 #define CALLS 5
 
@@ -91,10 +47,9 @@ TEST(calls)
                 for (unsigned nth = 1; !done; nth++) {
                     snapshot before = snapshot_of(k.pool);
                     int answer = 9;
-                    inject(&f, nth, keep);
+                    inject(&f, nth, OP_COUNT, keep, BP_ERR_IO);
                     bp_status status = make_call(&k, call, ids, &answer);
-                    faults was = f;
-                    f = none();
+                    const faults was = end_faults(&f);
                     if (!was.met) {
                         assert_ok(status);
                         assert_int_equal(answer, call == 3 ? 1 : 9);
@@ -114,7 +69,7 @@ TEST(calls)
             }
             assert_int_equal(live_count(k.pool), 0);
         }
-        f = none();
+        no_faults(&f);
     }
     assert_true(met > 20); /* at least one operation failed */
 }
@@ -126,19 +81,18 @@ TEST(dynamic_out_of_memory)
     uint32_t ids[4];
     KIT k = faulty_kit(&ALLOCATORS[0], &f, ids);
     for (unsigned nth = 1; nth <= 2; nth++) { /* and again: a pool may wait for its streams and retry */
-        const faults full = {.until = nth, .keep = true, .only = OP_ALLOCATE, .status = BP_ERR_NO_DEVICE_MEMORY};
         int answer = 9;
-        f = full;
+        inject(&f, nth, OP_ALLOCATE, true, BP_ERR_NO_DEVICE_MEMORY);
         assert_ok(bp_pool_try_acquire(k.pool, ids, 2, k.streams[0], NULL, &answer));
         assert_true(f.met);
         assert_int_equal(answer, 0);
         assert_int_equal(live_count(k.pool), 0);
         assert_int_equal(usage_of(k.device).allocated_bytes, 0);
-        f = full;
+        inject(&f, nth, OP_ALLOCATE, true, BP_ERR_NO_DEVICE_MEMORY);
         assert_fails(bp_pool_acquire(k.pool, ids, 2, k.streams[0], NULL), BP_ERR_NO_DEVICE_MEMORY, "injected");
         assert_int_equal(usage_of(k.device).allocated_bytes, 0);
     }
-    f = none();
+    no_faults(&f);
     assert_true(try_take(&k, ids[0], k.streams[0]));
 }
 
@@ -154,11 +108,10 @@ TEST(creation)
         unsigned met = 0;
         for (unsigned nth = 1; !done; nth++) {
             bp_device_usage before = usage_of(k.device);
-            inject(&f, nth, false);
+            inject(&f, nth, OP_COUNT, false, BP_ERR_IO);
             bp_status status = bp_pool_create(k.device, k.plan, &config, &k.pool);
-            done = !f.met;
-            faults was = f;
-            f = none();
+            const faults was = end_faults(&f);
+            done = !was.met;
             if (done) {
                 assert_ok(status);
                 continue;
@@ -183,18 +136,18 @@ TEST(undoing)
     for (unsigned nth = 1; nth < 40; nth++) {
         faults f;
         kit k = begin_kit(new_faulty(new_device(), &f), UNITS, TRAINING, BP_POLICY_MAX, 0);
-        inject(&f, nth, true);
+        inject(&f, nth, OP_COUNT, true, BP_ERR_IO);
         bp_status status = bp_pool_create(k.device, k.plan, NULL, &k.pool);
         assert_int_equal(status, f.met ? BP_ERR_IO : BP_OK);
         assert_int_equal(k.pool == NULL, f.met);
-        f = none();
+        no_faults(&f);
         bp_pool_destroy(&k.pool);
         open_pool(&k, NULL);
         take(&k, param(&k, 0), k.streams[0]);
-        inject(&f, nth, nth % 2);
+        inject(&f, nth, OP_COUNT, nth % 2, BP_ERR_IO);
         bp_pool_destroy(&k.pool);
         assert_null(k.pool);
-        f = none();
+        no_faults(&f);
         for (int i = 0; i < KIT_STREAMS; i++)
             bp_stream_destroy(&k.streams[i]);
         bp_device_destroy(&k.device);
@@ -235,110 +188,43 @@ TEST(too_little_device_memory)
     open_pool(&k, &config); /* the freed memory can be acquired again */
 }
 
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *memory, size_t bytes);
-void *__real_aligned_alloc(size_t alignment, size_t bytes);
-int __real_posix_memalign(void **memory, size_t alignment, size_t bytes);
-char *__real_strdup(const char *text);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *memory, size_t bytes);
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
-int __wrap_posix_memalign(void **memory, size_t alignment, size_t bytes);
-char *__wrap_strdup(const char *text);
-
-static _Thread_local unsigned until_failure;
-static _Thread_local bool has_failed;
-
-static bool fails(void)
+static bp_status all_is_well(void *user, const device_call *call)
 {
-    if (until_failure == 0 || --until_failure > 0)
-        return false;
-    return has_failed = true;
+    return BP_OK;
 }
-
-void *__wrap_malloc(size_t bytes)
-{
-    return fails() ? NULL : __real_malloc(bytes);
-}
-
-void *__wrap_calloc(size_t count, size_t bytes)
-{
-    return fails() ? NULL : __real_calloc(count, bytes);
-}
-
-void *__wrap_realloc(void *memory, size_t bytes)
-{
-    return fails() ? NULL : __real_realloc(memory, bytes);
-}
-
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes)
-{
-    return fails() ? NULL : __real_aligned_alloc(alignment, bytes);
-}
-
-int __wrap_posix_memalign(void **memory, size_t alignment, size_t bytes)
-{
-    return fails() ? ENOMEM : __real_posix_memalign(memory, alignment, bytes);
-}
-
-char *__wrap_strdup(const char *text)
-{
-    return fails() ? NULL : __real_strdup(text);
-}
-
-static unsigned host_failures;
-
-/* Repeats the calls until no allocation fails. */
-#define RETRY(call)                                                                                                    \
-    do {                                                                                                               \
-        has_failed = true;                                                                                             \
-        for (unsigned nth = 1; has_failed; nth++) {                                                                    \
-            has_failed = false;                                                                                        \
-            until_failure = nth;                                                                                       \
-            bp_status status = (call);                                                                                 \
-            until_failure = 0;                                                                                         \
-            host_failures += has_failed;                                                                               \
-            if (has_failed)                                                                                            \
-                assert_fails(status, BP_ERR_NO_HOST_MEMORY, NULL);                                                     \
-            else                                                                                                       \
-                assert_ok(status);                                                                                     \
-        }                                                                                                              \
-    } while (0)
 
 TEST(no_host_memory)
 {
+    unsigned host_failures = 0;
     for (size_t a = 0; a < ALLOCATOR_COUNT; a++) {
         bp_device *inner = NULL, *device = NULL;
-        faults f = none();
-        RETRY(bp_device_create_host(NULL, &inner));
-        RETRY(trace_device_create(inner, maybe_fail, &f, &device));
+        EACH_SHORTAGE(host_failures, bp_device_create_host(NULL, &inner));
+        EACH_SHORTAGE(host_failures, trace_device_create(inner, all_is_well, NULL, &device));
         bp_device_destroy(&inner);
         bp_stream *stream = NULL;
         bp_event *event = NULL;
-        RETRY(bp_stream_create(device, "patient", &stream));
-        RETRY(bp_event_create(device, &event));
+        EACH_SHORTAGE(host_failures, bp_stream_create(device, "patient", &stream));
+        EACH_SHORTAGE(host_failures, bp_event_create(device, &event));
         bp_event_destroy(&event);
         bp_stream_destroy(&stream);
         KIT k = begin_kit(device, UNITS, TRAINING, ALLOCATORS[a].policy, 0);
         bp_pool_config config = config_of(&ALLOCATORS[a]);
         config.persistent_bytes = 5000;
         config.name = "patient";
-        RETRY(bp_pool_create(k.device, k.plan, &config, &k.pool));
+        EACH_SHORTAGE(host_failures, bp_pool_create(k.device, k.plan, &config, &k.pool));
         number_requests(&k);
-        RETRY(bp_pool_set_stream(k.pool, k.ids, k.requests, k.streams[0]));
-        RETRY(bp_pool_set_stream(k.pool, k.ids, k.requests, NULL));
+        EACH_SHORTAGE(host_failures, bp_pool_set_stream(k.pool, k.ids, k.requests, k.streams[0]));
+        EACH_SHORTAGE(host_failures, bp_pool_set_stream(k.pool, k.ids, k.requests, NULL));
         for (uint32_t i = 0; i < 50; i++) {
             char unit[16];
             uint32_t id;
             snprintf(unit, sizeof unit, "extra %u", i);
             bp_bind bind = bind_of(unit, 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 2);
             bind.placement = i % 10 == 0 ? BP_PLACE_PERSISTENT : BP_PLACE_DYNAMIC;
-            RETRY(bp_pool_bind(k.pool, &bind, &id));
+            EACH_SHORTAGE(host_failures, bp_pool_bind(k.pool, &bind, &id));
             assert_int_equal(id, k.requests + i); /* failures used no ids */
         }
-        RETRY(bp_pool_trace_start(k.pool, 100, 0));
+        EACH_SHORTAGE(host_failures, bp_pool_trace_start(k.pool, 100, 0));
         walk(&k, 1, NULL, false);
     }
     assert_true(host_failures > 50);

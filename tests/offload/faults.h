@@ -1,24 +1,9 @@
-/* A device whose nth call fails, and the four calls of a group in order, made while something fails. */
+/* The four calls of a group in order, made while something fails. */
 #ifndef BP_TEST_OFFLOAD_FAULTS_H
 #define BP_TEST_OFFLOAD_FAULTS_H
 
 #include "stores.h"
-#include "support/trace_device.h"
-
-typedef struct faults {
-    unsigned until; /* 0: none; 1: the next call fails */
-    bool keep;      /* and all later ones */
-    uint32_t only;  /* OP_COUNT: any operation */
-    bp_status status;
-    bool met;
-    device_operation where; /* the first that failed */
-    unsigned reservations;  /* calls of reserve and unreserve so far */
-} faults;
-
-/* Takes ownership of `inner`. */
-bp_device *new_faulty(bp_device *inner, faults *f);
-void inject(faults *f, unsigned nth, uint32_t only, bool keep, bp_status status);
-void no_faults(faults *f);
+#include "support/faulty.h"
 
 /* The four calls of a group. */
 typedef enum stage { BEGIN_OFFLOAD, FINISH_OFFLOAD, BEGIN_RESTORE, FINISH_RESTORE } stage;

@@ -21,23 +21,14 @@ static bool is_registered(const watch *w, const void *address)
 static bp_status look_on(void *user, const device_call *call)
 {
     watch *w = user;
-    faults *f = &w->faults;
     if (call->operation == OP_MAP || call->operation == OP_UNMAP)
         w->wrong += is_registered(w, call->address);
-    if (f->only != OP_COUNT && f->only != call->operation)
-        return BP_OK;
-    if (f->until == 0 || --f->until > 0)
-        return BP_OK;
-    f->met = true;
-    f->where = call->operation;
-    char detail[80];
-    snprintf(detail, sizeof detail, "injected into %s", device_operation_name(call->operation));
-    return bp_error_record(f->status, detail);
+    return fault_of(&w->faults, call);
 }
 
 /* ---- ranks --------------------------------------------------------------------------------------------------------- */
 
-static void open_rank(scene *s, uint32_t i)
+void open_rank(scene *s, uint32_t i, const store_options *options)
 {
     bp_device *inner = new_host(), *device = NULL;
     bp_offload_config config = offload_config(16384, i % 2 == 0 ? BP_BACKING_PINNED : BP_BACKING_STAGED);
@@ -48,7 +39,7 @@ static void open_rank(scene *s, uint32_t i)
     assert_ok(bp_pinned_config_init(&pinned, sizeof pinned));
     pinned.planned_bytes = 4096;
     assert_ok(bp_pinned_create(device, &pinned, &config.pinned));
-    s->stores[i] = open_store(device, &SHARDS, &config);
+    s->stores[i] = open_store(device, options != NULL ? options : &SHARDS, &config);
     bp_pinned_destroy(&config.pinned);
 }
 
@@ -79,13 +70,13 @@ static scene *new_scene(uint32_t ranks, uint32_t comms)
     return s;
 }
 
-scene *new_line(uint32_t ranks)
+scene *new_line(uint32_t ranks, const store_options *options)
 {
     scene *s = new_scene(ranks, 1);
     barrier_init(&s->barriers[0][0], ranks);
     barrier_init(&s->joints[0][0], ranks);
     for (uint32_t i = 0; i < ranks; i++) {
-        open_rank(s, i);
+        open_rank(s, i, options);
         open_end(s, 0, i, 0, i);
         add_entry(s, i, 0, NULL);
         add_entry(s, i, 0, "persistent");
@@ -93,7 +84,7 @@ scene *new_line(uint32_t ranks)
     return s;
 }
 
-scene *new_grid(void)
+scene *new_grid(const char *outer, const store_options *options)
 {
     scene *s = new_scene(4, 2);
     for (uint32_t i = 0; i < 2; i++) {
@@ -103,11 +94,11 @@ scene *new_grid(void)
         }
     }
     for (uint32_t i = 0; i < 4; i++) {
-        open_rank(s, i);
+        open_rank(s, i, options);
         open_end(s, 0, i, i / 2, i % 2);
         open_end(s, 1, i, i % 2, i / 2);
         add_entry(s, i, 0, NULL);
-        add_entry(s, i, 1, "shards");
+        add_entry(s, i, 1, outer);
     }
     return s;
 }
@@ -137,13 +128,13 @@ static void note(scene *s, uint32_t i, bp_status status)
     snprintf(s->detail[i], sizeof s->detail[i], "%s", status == BP_OK ? "" : bp_error_detail());
 }
 
-static void register_work(void *user, uint32_t i)
+void register_rank(void *user, uint32_t i)
 {
     scene *s = user;
     note(s, i, bp_registration_create(s->stores[i].k.pool, s->entries[i], s->count[i], &s->made[i]));
 }
 
-static void deregister_work(void *user, uint32_t i)
+void deregister_rank(void *user, uint32_t i)
 {
     scene *s = user;
     bp_registration_destroy(&s->made[i]);
@@ -151,13 +142,13 @@ static void deregister_work(void *user, uint32_t i)
 
 void register_all(scene *s)
 {
-    run_ranks(s->ranks, register_work, s);
+    run_ranks(s->ranks, register_rank, s);
     assert_all_ok(s);
 }
 
 void deregister_all(scene *s)
 {
-    run_ranks(s->ranks, deregister_work, s);
+    run_ranks(s->ranks, deregister_rank, s);
     assert_int_equal(live_in(s), 0);
 }
 

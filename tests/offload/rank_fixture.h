@@ -34,12 +34,19 @@ struct scene {
     char detail[MOST_RANKS][512];
 };
 
-/* All ranks in one communicator "dp"; every slab is registered; those of state, main gradients and optimizer also as a group "shards". */
-scene *new_line(uint32_t ranks);
-/* Four ranks: rows of two ("dp") for all slabs, columns of two ("outer") for the shards. */
-scene *new_grid(void);
+/* All ranks in one communicator "dp"; every slab is registered, the persistent one by an entry of its own. Without `options` those of
+ * state, main gradients and optimizer are a group "shards". */
+scene *new_line(uint32_t ranks, const store_options *options);
+/* Four ranks: rows of two ("dp") for all slabs, columns of two ("outer") for this group. */
+scene *new_grid(const char *outer, const store_options *options);
+/* A rank's device and store, anew if it was closed. */
+void open_rank(scene *s, uint32_t i, const store_options *options);
 void close_scene(scene *s); /* asserts that nothing is left and nothing went wrong */
 
+/* Of one rank of the scene `user`; the outcome is noted. */
+void register_rank(void *user, uint32_t i);
+void deregister_rank(void *user, uint32_t i);
+/* Of all, asserted. */
 void register_all(scene *s);
 void deregister_all(scene *s);
 size_t live_in(const scene *s); /* windows */

@@ -16,7 +16,7 @@ static bp_registration_window window_of(const bp_registration *r, size_t index)
 
 TEST(windows)
 {
-    scene *s = new_line(RANKS);
+    scene *s = new_line(RANKS, NULL);
     register_all(s);
     assert_int_equal(live_in(s), RANKS * SLABS);
     void *addresses[SLABS];
@@ -61,7 +61,7 @@ TEST(windows)
 /* The last call of each rank is local. */
 TEST(finishing_is_not_collective)
 {
-    scene *s = new_line(RANKS);
+    scene *s = new_line(RANKS, NULL);
     register_all(s);
     advance_all(s, &KEPT, FINISH_RESTORE);
     uint64_t met = s->barriers[0][0].met;
@@ -76,7 +76,7 @@ TEST(finishing_is_not_collective)
 /* Without registration a rank offloads independently. */
 TEST(not_registered)
 {
-    scene *s = new_line(2);
+    scene *s = new_line(2, NULL);
     keep(&s->stores[0], "shards");
     keep(&s->stores[1], "param");
     bring_back(&s->stores[0], "shards", BP_RESTORE_LEAVE);
@@ -92,7 +92,7 @@ TEST(busy)
 {
     const trip of_param = {"param", true, BP_RESTORE_LEAVE};
     for (uint32_t who = 0; who < RANKS; who++) {
-        scene *s = new_line(RANKS);
+        scene *s = new_line(RANKS, NULL);
         register_all(s);
         store *busy = &s->stores[who];
         uint32_t id = of_role(busy, BP_ROLE_PARAM);
@@ -124,7 +124,7 @@ TEST(busy)
 TEST(nothing_is_left_over)
 {
     for (uint32_t who = 0; who < 2; who++) {
-        scene *s = new_line(2);
+        scene *s = new_line(2, NULL);
         register_all(s);
         store *other = &s->stores[1 - who];
         bp_lease *lease = NULL;
@@ -162,7 +162,7 @@ TEST(captured)
 {
     for (uint32_t who = 0; who < 2; who++) {
         for (stage which = BEGIN_OFFLOAD; which <= BEGIN_RESTORE; which++) {
-            scene *s = new_line(2);
+            scene *s = new_line(2, NULL);
             register_all(s);
             store *captured = &s->stores[who];
             uint32_t owned[64];
@@ -188,7 +188,7 @@ TEST(captured)
 TEST(out_of_memory)
 {
     for (uint32_t who = 0; who < RANKS; who++) {
-        scene *s = new_line(RANKS);
+        scene *s = new_line(RANKS, NULL);
         register_all(s);
         char named[64];
         snprintf(named, sizeof named, "rank %u of communicator dp", who);
@@ -218,7 +218,7 @@ TEST(out_of_memory)
 TEST(registration_fails)
 {
     for (uint32_t who = 0; who < RANKS; who++) {
-        scene *s = new_line(RANKS);
+        scene *s = new_line(RANKS, NULL);
         register_all(s);
         for (int nth = 1; nth <= 3; nth++) {
             advance_all(s, &KEPT, BEGIN_RESTORE);
@@ -296,7 +296,7 @@ static unsigned fail_each_call(scene *s, uint32_t who, stage which)
 
 TEST(device_calls)
 {
-    scene *s = new_line(2);
+    scene *s = new_line(2, NULL);
     register_all(s);
     for (uint32_t who = 0; who < 2; who++) /* pinned, and staged */
         for (stage which = BEGIN_OFFLOAD; which <= BEGIN_RESTORE; which++)
@@ -308,7 +308,7 @@ TEST(device_calls)
 /* A failure in one line of a grid reaches the whole grid. */
 TEST(grid)
 {
-    scene *s = new_grid();
+    scene *s = new_grid("shards", NULL);
     register_all(s);
     size_t live = live_in(s);
     for (uint32_t who = 0; who < 4; who += 3)
@@ -326,7 +326,7 @@ TEST(grid)
 TEST(ends_while_offloaded)
 {
     for (int pool_first = 0; pool_first < 2; pool_first++) {
-        scene *s = new_line(2);
+        scene *s = new_line(2, NULL);
         register_all(s);
         advance_all(s, &KEPT, BEGIN_RESTORE);
         if (pool_first)
@@ -349,7 +349,7 @@ TEST(ends_while_offloaded)
 TEST(aborted)
 {
     for (stage when = BEGIN_OFFLOAD; when <= FINISH_RESTORE; when++) {
-        scene *s = new_line(2);
+        scene *s = new_line(2, NULL);
         register_all(s);
         advance_all(s, &KEPT, when);
         for (uint32_t i = 0; i < 2; i++)
@@ -366,7 +366,7 @@ TEST(aborted)
 /* A communicator that timed out still exists: a rank that offloaded alone would be in another state than its peers. */
 TEST(timed_out)
 {
-    scene *s = new_line(2);
+    scene *s = new_line(2, NULL);
     register_all(s);
     for (uint32_t i = 0; i < 2; i++) {
         s->ends[0][i].exchange_fails_at = s->ends[0][i].exchanges + 1;

@@ -2,8 +2,8 @@
 #include <unistd.h>
 
 #include "devices/memory/slabs.h"
-#include "support/suite.h"
-#include "support/trace_device.h"
+#include "support/faulty.h"
+#include "support/pools.h"
 
 #define SLABS 3
 #define PAGE ((uint64_t)sysconf(_SC_PAGESIZE))
@@ -13,10 +13,9 @@
 typedef struct fixture {
     bp_device *device;
     bp_slabs slabs;
-    char heard[256];        /* "a0" observer a attached slab 0, "-a0" detached it, "a?" was asked */
-    device_operation fails; /* OP_COUNT: none */
-    unsigned fails_in;      /* the first call is 1 */
-    bp_status others;       /* answer of the other participants to the next agreement */
+    char heard[256]; /* "a0" observer a attached slab 0, "-a0" detached it, "a?" was asked */
+    faults faults;
+    bp_status others; /* answer of the other participants to the next agreement */
 } fixture;
 
 typedef struct listener {
@@ -60,58 +59,42 @@ static bp_status agree(void *user, bp_status so_far)
 static const bp_slab_callbacks plain = {.attach = attach, .detach = detach};
 static const bp_slab_callbacks asking = {.attach = attach, .detach = detach, .agree = agree};
 
-static bp_status maybe_fail(void *user, const device_call *call)
-{
-    fixture *w = user;
-    if (call->operation != w->fails || w->fails_in == 0 || --w->fails_in > 0)
-        return BP_OK;
-    return bp_error_record(BP_ERR_DEVICE, "injected");
-}
-
 static void start(fixture *w)
 {
-    *w = (fixture){.fails = (device_operation)OP_COUNT};
-    bp_device *host = NULL;
-    assert_int_equal(bp_device_create_host(NULL, &host), BP_OK);
-    assert_int_equal(trace_device_create(host, maybe_fail, w, &w->device), BP_OK);
-    bp_device_destroy(&host);
+    *w = (fixture){.others = BP_OK};
+    w->device = new_faulty(new_host(), &w->faults);
     w->slabs = (bp_slabs){.device = w->device};
     for (int i = 0; i < SLABS; i++)
-        assert_int_equal(bp_slabs_add(&w->slabs, (uint64_t)(i + 1) * PAGE, PAGE), BP_OK);
+        assert_ok(bp_slabs_add(&w->slabs, (uint64_t)(i + 1) * PAGE, PAGE));
 }
 
 static void listen(fixture *w, listener *l, char name, const bp_slab_callbacks *callbacks)
 {
     *l = (listener){w, name, -1};
-    assert_int_equal(bp_slabs_attach(&w->slabs, callbacks, l), BP_OK);
+    assert_ok(bp_slabs_attach(&w->slabs, callbacks, l));
+}
+
+static uint64_t committed(const fixture *w)
+{
+    return usage_of(w->device).committed_bytes;
 }
 
 static void finish(fixture *w)
 {
     bp_slabs_finish(&w->slabs);
-    bp_device_usage usage = {.size = sizeof usage};
-    assert_int_equal(bp_device_usage_get(w->device, &usage), BP_OK);
-    assert_int_equal(usage.committed_bytes, 0);
+    assert_int_equal(committed(w), 0);
     bp_device_destroy(&w->device);
 }
 
 static void fail_next(fixture *w, device_operation operation, unsigned nth)
 {
-    w->fails = operation;
-    w->fails_in = nth;
+    inject(&w->faults, nth, operation, false, BP_ERR_DEVICE);
 }
 
 static void expect_heard(fixture *w, const char *heard)
 {
     assert_string_equal(w->heard, heard);
     w->heard[0] = '\0';
-}
-
-static uint64_t committed(const fixture *w)
-{
-    bp_device_usage usage = {.size = sizeof usage};
-    assert_int_equal(bp_device_usage_get(w->device, &usage), BP_OK);
-    return usage.committed_bytes;
 }
 
 static const bool FIRST_AND_LAST[SLABS] = {true, false, true};
@@ -127,10 +110,10 @@ TEST(order)
     listen(&w, &a, 'a', &plain);
     listen(&w, &b, 'b', &asking);
     expect_heard(&w, "a0 a1 a2 b0 b1 b2 ");
-    assert_int_equal(bp_slabs_unload(&w.slabs, FIRST_AND_LAST), BP_OK);
+    assert_ok(bp_slabs_unload(&w.slabs, FIRST_AND_LAST));
     expect_heard(&w, "-b2 -b0 -a2 -a0 b? ");
     assert_int_equal(committed(&w), 2 * PAGE);
-    assert_int_equal(bp_slabs_load(&w.slabs, FIRST_AND_LAST), BP_OK);
+    assert_ok(bp_slabs_load(&w.slabs, FIRST_AND_LAST));
     expect_heard(&w, "b? a0 a2 b0 b2 ");
     assert_ptr_equal(w.slabs.slabs[2].address, address);
     assert_int_equal(committed(&w), 6 * PAGE);
@@ -144,12 +127,12 @@ TEST(attached_while_offloaded)
     fixture w;
     listener a;
     start(&w);
-    assert_int_equal(bp_slabs_unload(&w.slabs, FIRST_AND_LAST), BP_OK);
+    assert_ok(bp_slabs_unload(&w.slabs, FIRST_AND_LAST));
     listen(&w, &a, 'a', &plain);
     expect_heard(&w, "a1 ");
-    assert_int_equal(bp_slabs_load(&w.slabs, FIRST_AND_LAST), BP_OK);
+    assert_ok(bp_slabs_load(&w.slabs, FIRST_AND_LAST));
     expect_heard(&w, "a0 a2 ");
-    assert_int_equal(bp_slabs_unload(&w.slabs, FIRST_AND_LAST), BP_OK);
+    assert_ok(bp_slabs_unload(&w.slabs, FIRST_AND_LAST));
     w.heard[0] = '\0';
     finish(&w);
     expect_heard(&w, "-a1 ");
@@ -167,7 +150,7 @@ TEST(unmapping_fails)
         w.heard[0] = '\0';
         fail_next(&w, OP_UNMAP, nth);
         assert_int_equal(bp_slabs_unload(&w.slabs, FIRST_AND_LAST), BP_ERR_DEVICE);
-        assert_string_equal(bp_error_detail(), "injected");
+        assert_memory_equal(bp_error_detail(), "injected", 8);
         expect_heard(&w, "-a2 -a0 a0 a2 ");
         assert_true(w.slabs.slabs[0].mapped && w.slabs.slabs[2].mapped);
         assert_int_equal(committed(&w), 6 * PAGE);
@@ -204,7 +187,7 @@ TEST(memory_is_not_taken_back)
     assert_false(w.slabs.slabs[0].committed);
     assert_int_equal(committed(&w), 5 * PAGE);
     expect_heard(&w, "-a2 -a0 ");
-    assert_int_equal(bp_slabs_load(&w.slabs, FIRST_AND_LAST), BP_OK);
+    assert_ok(bp_slabs_load(&w.slabs, FIRST_AND_LAST));
     expect_heard(&w, "a0 a2 ");
     assert_int_equal(committed(&w), 6 * PAGE);
     finish(&w);
@@ -219,14 +202,14 @@ TEST(loading_fails)
         listener a;
         start(&w);
         listen(&w, &a, 'a', &plain);
-        assert_int_equal(bp_slabs_unload(&w.slabs, FIRST_AND_LAST), BP_OK);
+        assert_ok(bp_slabs_unload(&w.slabs, FIRST_AND_LAST));
         w.heard[0] = '\0';
         fail_next(&w, operations[i % 2], 1 + i / 2);
         assert_int_equal(bp_slabs_load(&w.slabs, FIRST_AND_LAST), BP_ERR_DEVICE);
-        assert_string_equal(bp_error_detail(), "injected");
+        assert_memory_equal(bp_error_detail(), "injected", 8);
         assert_int_equal(committed(&w), 2 * PAGE);
         expect_heard(&w, "");
-        assert_int_equal(bp_slabs_load(&w.slabs, FIRST_AND_LAST), BP_OK);
+        assert_ok(bp_slabs_load(&w.slabs, FIRST_AND_LAST));
         expect_heard(&w, "a0 a2 ");
         finish(&w);
     }
@@ -239,7 +222,7 @@ TEST(an_observer_refuses)
     start(&w);
     listen(&w, &a, 'a', &plain);
     listen(&w, &b, 'b', &asking);
-    assert_int_equal(bp_slabs_unload(&w.slabs, FIRST_AND_LAST), BP_OK);
+    assert_ok(bp_slabs_unload(&w.slabs, FIRST_AND_LAST));
     w.heard[0] = '\0';
     b.refuses = 2;
     assert_int_equal(bp_slabs_load(&w.slabs, FIRST_AND_LAST), BP_ERR_COMM);
@@ -247,7 +230,7 @@ TEST(an_observer_refuses)
     expect_heard(&w, "b? a0 a2 b0 -b0 -a2 -a0 ");
     assert_int_equal(committed(&w), 2 * PAGE);
     b.refuses = -1;
-    assert_int_equal(bp_slabs_load(&w.slabs, FIRST_AND_LAST), BP_OK);
+    assert_ok(bp_slabs_load(&w.slabs, FIRST_AND_LAST));
     finish(&w);
 }
 
@@ -259,16 +242,16 @@ TEST(undoing_fails)
     listener a;
     start(&w);
     listen(&w, &a, 'a', &plain);
-    assert_int_equal(bp_slabs_unload(&w.slabs, FIRST_AND_LAST), BP_OK);
+    assert_ok(bp_slabs_unload(&w.slabs, FIRST_AND_LAST));
     a.refuses = 2;
     fail_next(&w, OP_UNMAP, 1);
     assert_int_equal(bp_slabs_load(&w.slabs, FIRST_AND_LAST), BP_ERR_COMM);
     assert_true(w.slabs.slabs[2].mapped && w.slabs.slabs[2].committed && w.slabs.slabs[2].absent);
     assert_int_equal(committed(&w), 5 * PAGE);
     a.refuses = -1;
-    assert_int_equal(bp_slabs_load(&w.slabs, FIRST_AND_LAST), BP_OK);
+    assert_ok(bp_slabs_load(&w.slabs, FIRST_AND_LAST));
     assert_int_equal(committed(&w), 6 * PAGE);
-    assert_int_equal(bp_slabs_detach(&w.slabs, &plain, &a), BP_OK);
+    assert_ok(bp_slabs_detach(&w.slabs, &plain, &a));
     memset(w.slabs.slabs[2].address, 7, 3 * PAGE);
     fail_next(&w, OP_UNMAP, 2);
     assert_int_equal(bp_slabs_unload(&w.slabs, FIRST_AND_LAST), BP_ERR_DEVICE);
@@ -283,12 +266,12 @@ TEST(others_have_no_memory)
     listener a;
     start(&w);
     listen(&w, &a, 'a', &asking);
-    assert_int_equal(bp_slabs_unload(&w.slabs, FIRST_AND_LAST), BP_OK);
+    assert_ok(bp_slabs_unload(&w.slabs, FIRST_AND_LAST));
     w.heard[0] = '\0';
     w.others = BP_ERR_NO_DEVICE_MEMORY;
     assert_int_equal(bp_slabs_load(&w.slabs, FIRST_AND_LAST), BP_ERR_NO_DEVICE_MEMORY);
     expect_heard(&w, "a? ");
     assert_int_equal(committed(&w), 2 * PAGE);
-    assert_int_equal(bp_slabs_load(&w.slabs, FIRST_AND_LAST), BP_OK);
+    assert_ok(bp_slabs_load(&w.slabs, FIRST_AND_LAST));
     finish(&w);
 }

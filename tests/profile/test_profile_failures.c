@@ -205,27 +205,6 @@ TEST_WITHIN(folder_of_others, begin, end)
     assert_int_equal(files_of(1), 2);
 }
 
-/* True if the failing allocation was reached. */
-static bool stop_failing(void)
-{
-    const bool failed = shortage.fails == 0;
-    shortage.fails = 0;
-    return failed;
-}
-
-/* Fails every allocation of a call in turn. */
-#define RETRY(call)                                                                                                    \
-    do {                                                                                                               \
-        bool failed = true;                                                                                            \
-        for (unsigned nth = 1; failed; nth++) {                                                                        \
-            shortage.fails = nth;                                                                                      \
-            bp_status answer = (call);                                                                                 \
-            failed = stop_failing();                                                                                   \
-            failures += failed;                                                                                        \
-            assert_int_equal(answer, failed ? BP_ERR_NO_HOST_MEMORY : BP_OK);                                          \
-        }                                                                                                              \
-    } while (0)
-
 TEST_WITHIN(no_memory, begin, end)
 {
     unsigned failures = 0;
@@ -236,18 +215,18 @@ TEST_WITHIN(no_memory, begin, end)
     config.directory = folder;
     config.formats = BP_PROFILE_PICKLE | BP_PROFILE_TRACE;
     config.plans = (const bp_plan *const *)&k.plan;
-    RETRY(bp_profile_create(&k.pool, 1, &config, &profile));
+    EACH_SHORTAGE(failures, bp_profile_create(&k.pool, 1, &config, &profile));
     snprintf(path, sizeof path, "%s/now", folder);
     take(&k, param(&k, 1), k.streams[0]);
     assert_ok(bp_profile_step(profile, 0));
     train();
-    RETRY(bp_profile_write(profile, BP_PROFILE_PICKLE, path));
-    RETRY(bp_profile_write(profile, BP_PROFILE_TRACE, path));
+    EACH_SHORTAGE(failures, bp_profile_write(profile, BP_PROFILE_PICKLE, path));
+    EACH_SHORTAGE(failures, bp_profile_write(profile, BP_PROFILE_TRACE, path));
     assert_int_equal(count_names(folder), 1); /* no other file is left */
     for (unsigned nth = 1; nth < 30; nth++) { /* a step that cannot be written ends nevertheless */
         shortage.fails = nth;
         bp_status status = bp_profile_step(profile, 1);
-        assert_int_equal(status, stop_failing() ? BP_ERR_NO_HOST_MEMORY : BP_OK);
+        assert_int_equal(status, end_shortage() ? BP_ERR_NO_HOST_MEMORY : BP_OK);
         assert_int_equal(bp_profile_get_info(profile)->recording, 1);
         train();
     }
