@@ -1,9 +1,9 @@
 /* Ranks as threads. */
+#include "team.h"
 #include "devices/cuda.h"
 #include "fakes/cuda/fake_cuda.h"
 #include "fakes/nccl/abi.h"
 #include "support/suite.h"
-#include "team.h"
 
 /* ---- expectations -------------------------------------------------------------------------------------------------- */
 
@@ -205,6 +205,14 @@ void team_end(team *t)
     assert_int_equal(strcmp(fake_cuda_leaks(), "") != 0, t->leaks);
     assert_int_equal(fake_nccl_reset(), 0);
     fake_cuda_reset();
+}
+
+void run_team(const team_options *options, team_function *function, void *user)
+{
+    team t;
+    team_begin(&t, options);
+    team_run(&t, function, user);
+    team_end(&t);
 }
 
 /* ---- registration -------------------------------------------------------------------------------------------------- */

@@ -52,10 +52,14 @@ struct team {
 void team_begin(team *t, const team_options *options);
 /* Destroys registrations, pools, communicators and devices. Fails the test if anything is left or a rule was broken. */
 void team_end(team *t);
+/* A team that ends with its block. */
+#define TEAM __attribute__((cleanup(team_end))) team
 /* Runs the function on every rank at once; fails the test if an expectation failed. Each thread keeps its current
  * context. */
 typedef void team_function(rank *r, void *user);
 void team_run(team *t, team_function *function, void *user);
+/* A team for one function. */
+void run_team(const team_options *options, team_function *function, void *user);
 
 /* Assertions for threads of ranks, where cmocka's do not work: they print, and team_run fails. */
 #define expect(r, condition) expect_that(r, (condition) != 0, #condition, __FILE__, __LINE__)

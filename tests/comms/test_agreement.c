@@ -40,7 +40,7 @@ static bp_status note_bytes(void *user, const void *mine, uint64_t bytes, void *
 /* A rank of another version that sends another size would leave the others waiting, or overflow their buffers. */
 TEST(size_of_comparison)
 {
-    team t;
+    TEAM t;
     uint64_t first = 0;
     bp_comm_callbacks callbacks = {.size = sizeof callbacks, .ranks = 1, .exchange = note_bytes};
     bp_comm *comm;
@@ -52,7 +52,6 @@ TEST(size_of_comparison)
     assert_int_equal(first, 768);
     bp_registration_destroy(&t.ranks[0].registration);
     bp_comm_destroy(&comm);
-    team_end(&t);
 }
 
 /* ---- refusals before registration ---------------------------------------------------------------------------------- */
@@ -65,72 +64,18 @@ static void expect_mismatch(rank *r, void *user)
 
 TEST(different_plans)
 {
-    for (int over_nccl = 0; over_nccl <= 1; over_nccl++)
-        for (uint32_t odd = 0; odd < RANKS; odd++) {
-            team t;
-            /* without a majority rank 0 decides: the first rank that differs from it is named */
-            char word[16];
-            snprintf(word, sizeof word, "rank %u", odd == 0 ? 1 : odd);
-            team_begin(
-                &t, &(team_options){
-                        .ranks = RANKS, .over_nccl = over_nccl, .plan = plan, .odd_plan = other_plan, .odd_rank = odd});
-            team_run(&t, expect_mismatch, word);
-            fake_nccl_counts counts;
-            fake_nccl_count(&counts);
-            assert_int_equal(counts.window_calls + counts.buffer_calls, 0);
-            team_end(&t);
-        }
-}
-
-typedef struct difference {
-    uint32_t odd;
-    int what;
-} difference;
-
-enum { KIND, EXACT, GROUP, DIFFERENCES };
-
-static void ask_differently(rank *r, void *user)
-{
-    const difference *d = user;
-    bool odd = r->number == d->odd;
-    bp_registration_entry entry = entry_of(r, odd && d->what == KIND ? BP_REGISTER_WINDOW : BP_REGISTER_SYMMETRIC);
-    entry.exact = odd && d->what == EXACT;
-    entry.group = odd && d->what == GROUP ? "grad" : d->what == GROUP ? "param" : NULL;
-    expect_fails(r, bp_registration_create(r->pool, &entry, 1, &r->registration), BP_ERR_MISMATCH, "rank 2");
-    expect(r, r->registration == NULL);
-}
-
-TEST(different_entries)
-{
-    for (int what = 0; what < DIFFERENCES; what++) {
-        team t;
-        difference d = {2, what};
-        team_begin(&t, &(team_options){.ranks = RANKS, .plan = plan});
-        team_run(&t, ask_differently, &d);
-        assert_nothing_registered();
-        team_end(&t);
+    for (uint32_t odd = 0; odd < RANKS; odd++) {
+        TEAM t;
+        /* without a majority rank 0 decides: the first rank that differs from it is named */
+        char word[16];
+        snprintf(word, sizeof word, "rank %u", odd == 0 ? 1 : odd);
+        team_begin(
+            &t, &(team_options){.ranks = RANKS, .over_nccl = 1, .plan = plan, .odd_plan = other_plan, .odd_rank = odd});
+        team_run(&t, expect_mismatch, word);
+        fake_nccl_counts counts;
+        fake_nccl_count(&counts);
+        assert_int_equal(counts.window_calls + counts.buffer_calls, 0);
     }
-}
-
-/* A call that is invalid on one rank must not leave the others waiting. */
-static void one_has_no_such_group(rank *r, void *user)
-{
-    bool odd = r->number == *(uint32_t *)user;
-    bp_registration_entry entry = entry_of(r, BP_REGISTER_SYMMETRIC);
-    entry.group = odd ? "gradient" : "grad";
-    bp_status status = bp_registration_create(r->pool, &entry, 1, &r->registration);
-    expect(r, status != BP_OK && r->registration == NULL);
-    expect_words(r, bp_error_detail(), odd ? "gradient" : "rank 1");
-}
-
-TEST(invalid_call_on_one_rank)
-{
-    team t;
-    uint32_t odd = 1;
-    team_begin(&t, &(team_options){.ranks = RANKS, .plan = plan});
-    team_run(&t, one_has_no_such_group, &odd);
-    assert_nothing_registered();
-    team_end(&t);
 }
 
 /* The last rank's pool is on another GPU than its communicator, or on the host. */
@@ -152,31 +97,14 @@ static void register_elsewhere(rank *r, void *user)
 TEST(pool_on_another_gpu)
 {
     for (int on_host = 0; on_host <= 1; on_host++) {
-        team t;
+        TEAM t;
         bp_device *host;
         team_begin(&t, &(team_options){.ranks = RANKS, .plan = plan});
         assert_ok(bp_device_create_host(NULL, &host));
         team_run(&t, register_elsewhere, on_host ? host : t.ranks[0].device);
         assert_nothing_registered();
         bp_device_destroy(&host);
-        team_end(&t);
     }
-}
-
-static void register_afterwards(rank *r, void *user)
-{
-    expect_ok(r, register_all(r, BP_REGISTER_SYMMETRIC));
-    expect(r, window_at(r->registration, 0).granted == BP_REGISTER_SYMMETRIC);
-}
-
-TEST(second_try)
-{
-    team t;
-    uint32_t odd = 1;
-    team_begin(&t, &(team_options){.ranks = RANKS, .plan = plan});
-    team_run(&t, one_has_no_such_group, &odd);
-    team_run(&t, register_afterwards, NULL);
-    team_end(&t);
 }
 
 /* ---- granted kinds ------------------------------------------------------------------------------------------------- */
@@ -221,7 +149,7 @@ static void assert_agreed(const outcome *o, const bp_register_kind expected[2])
 static void null_windows(const char *nccl, int rank_number, int nth, const bp_register_kind expected[2])
 {
     for (int over_nccl = 0; over_nccl <= 1; over_nccl++) {
-        team t;
+        TEAM t;
         outcome o;
         memset(&o, 0, sizeof o);
         team_begin(&t, &(team_options){.ranks = RANKS, .nccl = nccl, .over_nccl = over_nccl, .plan = plan});
@@ -229,7 +157,6 @@ static void null_windows(const char *nccl, int rank_number, int nth, const bp_re
         team_run(&t, register_and_note, &o);
         fake_nccl_refuse_window(-1, -1);
         assert_agreed(&o, expected);
-        team_end(&t);
     }
 }
 
@@ -245,7 +172,7 @@ TEST(null_window_of_one_slab)
 {
     /* the first try for the first slab on rank 2 is refused: that slab gets a lesser kind, the other slab the
      * symmetric one */
-    team t;
+    TEAM t;
     outcome o;
     memset(&o, 0, sizeof o);
     team_begin(&t, &(team_options){.ranks = RANKS, .plan = plan});
@@ -256,7 +183,6 @@ TEST(null_window_of_one_slab)
         assert_int_equal(o.granted[i][0], o.granted[0][0]);
         assert_int_equal(o.granted[i][1], BP_REGISTER_SYMMETRIC);
     }
-    team_end(&t);
 }
 
 TEST(null_windows_on_all_ranks)
@@ -267,60 +193,5 @@ TEST(null_windows_on_all_ranks)
 }
 
 /* ---- failed registrations ------------------------------------------------------------------------------------------ */
-
-typedef struct refusal {
-    uint32_t rank;
-    bp_status statuses[RANKS];
-} refusal;
-
-static void register_with_refusal(rank *r, void *user)
-{
-    refusal *f = user;
-    bp_status status = register_all(r, BP_REGISTER_SYMMETRIC);
-    f->statuses[r->number] = status;
-    if (!expect(r, status != BP_OK && r->registration == NULL))
-        return;
-    char word[16];
-    snprintf(word, sizeof word, "rank %u", f->rank);
-    expect_words(r, bp_error_detail(), r->number == f->rank ? "ncclCommWindowRegister" : word);
-}
-
-TEST(error_on_one_rank)
-{
-    for (uint32_t i = 0; i < RANKS; i++)
-        for (unsigned nth = 1; nth <= 2; nth++)
-            for (int over_nccl = 0; over_nccl <= 1; over_nccl++) {
-                team t;
-                refusal f = {.rank = i};
-                team_begin(&t, &(team_options){.ranks = RANKS, .over_nccl = over_nccl, .plan = plan});
-                fake_nccl_fail("ncclCommWindowRegister", nth, (int)i, 2);
-                team_run(&t, register_with_refusal, &f);
-                assert_true(fake_nccl_failed());
-                for (int other = 0; other < RANKS; other++)
-                    assert_int_equal(f.statuses[other], f.statuses[0]);
-                assert_nothing_registered();
-                /* a second try succeeds */
-                team_run(&t, register_afterwards, NULL);
-                team_end(&t);
-            }
-}
-
-static void register_buffers_and_fail(rank *r, void *user)
-{
-    bp_status status = register_all(r, BP_REGISTER_BUFFER);
-    expect(r, status != BP_OK && r->registration == NULL);
-    expect_words(r, bp_error_detail(), r->number == 1 ? "ncclCommRegister" : "rank 1");
-}
-
-TEST(buffer_error)
-{
-    team t;
-    team_begin(&t, &(team_options){.ranks = RANKS, .plan = plan});
-    fake_nccl_fail("ncclCommRegister", 2, 1, 3);
-    team_run(&t, register_buffers_and_fail, NULL);
-    assert_true(fake_nccl_failed());
-    assert_nothing_registered();
-    team_end(&t);
-}
 
 SUITE_WITHIN(set_up, tear_down)

@@ -13,10 +13,7 @@ static void on_teams(team_function *function, void *user)
 {
     for (uint32_t ranks = 1; ranks <= MOST_RANKS; ranks++)
         for (int over_nccl = 0; over_nccl <= 1; over_nccl++) {
-            team t;
-            team_begin(&t, &(team_options){.ranks = ranks, .over_nccl = over_nccl});
-            team_run(&t, function, user);
-            team_end(&t);
+            run_team(&(team_options){.ranks = ranks, .over_nccl = over_nccl}, function, user);
         }
 }
 
@@ -264,10 +261,7 @@ static void refuse_to_be_captured(rank *r, void *user)
 
 TEST(capture_of_blocking_collectives)
 {
-    team t;
-    team_begin(&t, &(team_options){.ranks = 1});
-    team_run(&t, refuse_to_be_captured, NULL);
-    team_end(&t);
+    run_team(&(team_options){.ranks = 1}, refuse_to_be_captured, NULL);
 }
 
 static void refuse_bad_input(rank *r, void *user)
@@ -286,22 +280,18 @@ static void refuse_bad_input(rank *r, void *user)
 
 TEST(bad_input)
 {
-    team t;
-    team_begin(&t, &(team_options){.ranks = 1});
-    team_run(&t, refuse_bad_input, NULL);
-    team_end(&t);
+    run_team(&(team_options){.ranks = 1}, refuse_bad_input, NULL);
 }
 
 /* A stream of another device than the communicator's is refused. */
 TEST(stream_of_another_device)
 {
-    team t;
+    TEAM t;
     char memory[16] = "";
     team_begin(&t, &(team_options){.ranks = 2});
     assert_fails(
         bp_comm_all_reduce(t.ranks[0].comm, memory, memory, 1, BP_DTYPE_FP32, BP_REDUCE_SUM, t.ranks[1].stream),
         BP_ERR_INVALID_ARGUMENT, "");
-    team_end(&t);
 }
 
 /* ---- effects of registration --------------------------------------------------------------------------------------- */
@@ -330,7 +320,7 @@ TEST(all_gathers_in_windows)
                 {"version=23007,same_process=1", false, false}};
     bp_plan *plan = plan_of(UNITS);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        team t;
+        TEAM t;
         fake_nccl_counts before, after;
         team_begin(&t, &(team_options){.ranks = 2, .nccl = rows[i].nccl, .plan = plan});
         char no[] = "do not", yes[] = "register";
@@ -341,7 +331,6 @@ TEST(all_gathers_in_windows)
         fake_nccl_count(&after);
         assert_int_equal(after.symmetric, rows[i].symmetric ? 2 : 0);
         assert_int_equal(after.registered, rows[i].registered ? 2 : 0);
-        team_end(&t);
     }
     bp_plan_destroy(&plan);
 }

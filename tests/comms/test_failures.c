@@ -94,7 +94,7 @@ TEST(failing_deregistrations)
     const bp_register_kind kinds[] = {BP_REGISTER_BUFFER, BP_REGISTER_SYMMETRIC};
     for (int k = 0; k < 2; k++)
         for (unsigned nth = 1; nth <= 2; nth++) {
-            team t;
+            TEAM t;
             attempt a = {.kind = kinds[k], .function = ""};
             team_begin(&t, &(team_options){.ranks = 2, .plan = plan});
             team_run(&t, try_to_register, &a);
@@ -104,7 +104,6 @@ TEST(failing_deregistrations)
             team_run(&t, end_registration, NULL);
             assert_true(fake_nccl_failed());
             assert_int_equal(registered_now(), 0);
-            team_end(&t);
         }
 }
 
@@ -136,14 +135,13 @@ static unsigned fail_each_use(const char *function, uint64_t uses, const team_op
 {
     unsigned failures = 0;
     for (uint64_t nth = 1; nth <= uses; nth++) {
-        team t;
+        TEAM t;
         attempt a = {.kind = kind, .function = options->over_nccl ? "" : function};
         team_begin(&t, options);
         assert_true(fake_cuda_fail(function, nth, 999));
         team_run(&t, try_to_register, &a);
         fake_cuda_fail_none();
         failures += !assert_alike(&t, &a);
-        team_end(&t);
     }
     return failures;
 }
@@ -190,7 +188,7 @@ static void fail_in_the_end(const char *function, bool for_good)
     const bp_register_kind kinds[] = {BP_REGISTER_BUFFER, BP_REGISTER_SYMMETRIC};
     for (int k = 0; k < 2; k++)
         for (uint64_t nth = 1, uses = 1; nth <= uses; nth++) {
-            team t;
+            TEAM t;
             attempt a = {.kind = kinds[k], .function = ""};
             team_begin(&t, &(team_options){.ranks = 1, .plan = plan});
             team_run(&t, try_to_register, &a);
@@ -201,7 +199,6 @@ static void fail_in_the_end(const char *function, bool for_good)
             uses = fake_cuda_calls(function) - before;
             assert_int_equal(registered_now(), 0);
             t.leaks = t.breaks_rules = for_good && nth <= uses;
-            team_end(&t);
         }
 }
 

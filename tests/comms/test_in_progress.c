@@ -88,7 +88,7 @@ static void begin(team *t, bp_comm *control, int each, bp_comm **comm)
 
 TEST(calls_in_progress)
 {
-    team t;
+    TEAM t;
     bp_comm *comm;
     bp_registration *registration;
     bp_registration_entry entry;
@@ -107,7 +107,6 @@ TEST(calls_in_progress)
     }
     bp_registration_destroy(&registration);
     bp_comm_destroy(&comm);
-    team_end(&t);
 }
 
 /* ---- aborts during calls ------------------------------------------------------------------------------------------- */
@@ -123,7 +122,7 @@ static void *abort_it(void *argument)
 TEST(calls_of_destroyed_communicators)
 {
     for (int i = 0; i < 20; i++) {
-        team t;
+        TEAM t;
         bp_comm *comm;
         pthread_t other;
         void *failed;
@@ -136,14 +135,13 @@ TEST(calls_of_destroyed_communicators)
         assert_null(failed);
         t.ranks[0].nccl = NULL;
         bp_comm_destroy(&comm);
-        team_end(&t);
     }
 }
 
 /* NCCL writes a late window handle to memory that still exists. */
 TEST(late_window)
 {
-    team t;
+    TEAM t;
     bp_comm *self, *comm;
     bp_registration *registration = NULL;
     bp_registration_entry entry;
@@ -163,5 +161,4 @@ TEST(late_window)
     assert_null(registration);
     bp_comm_destroy(&comm);
     bp_comm_destroy(&self);
-    team_end(&t);
 }

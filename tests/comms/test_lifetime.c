@@ -27,7 +27,7 @@ static void begin_registered(team *t, bp_register_kind kind, uint32_t ranks)
 }
 
 static const bp_register_kind KINDS[] = {BP_REGISTER_BUFFER, BP_REGISTER_WINDOW, BP_REGISTER_SYMMETRIC};
-#define EACH_KIND(k) (size_t k = 0; k < sizeof KINDS / sizeof *KINDS; k++)
+#define KIND_COUNT (sizeof KINDS / sizeof *KINDS)
 
 /* ---- orders of destruction ----------------------------------------------------------------------------------------- */
 
@@ -38,23 +38,21 @@ static void end_pool(rank *r, void *user)
 
 TEST(pool_destroyed_first)
 {
-    for
-        EACH_KIND(k)
-        {
-            team t;
-            begin_registered(&t, KINDS[k], 2);
-            team_run(&t, end_pool, NULL);
-            assert_int_equal(counts_now().windows + counts_now().buffers, 0);
-            assert_nothing_broken();
-            /* the registration still lists its windows, as no longer registered */
-            for (uint32_t i = 0; i < 2; i++) {
-                bp_registration_window w = window_at(t.ranks[i].registration, 0);
-                assert_null(w.handle);
-            }
-            unsigned calls = fake_nccl_calls("ncclCommWindowDeregister") + fake_nccl_calls("ncclCommDeregister");
-            team_end(&t);
-            assert_int_equal(calls, 4);
+    for (size_t k = 0; k < KIND_COUNT; k++) {
+        team t;
+        begin_registered(&t, KINDS[k], 2);
+        team_run(&t, end_pool, NULL);
+        assert_int_equal(counts_now().windows + counts_now().buffers, 0);
+        assert_nothing_broken();
+        /* the registration still lists its windows, as no longer registered */
+        for (uint32_t i = 0; i < 2; i++) {
+            bp_registration_window w = window_at(t.ranks[i].registration, 0);
+            assert_null(w.handle);
         }
+        unsigned calls = fake_nccl_calls("ncclCommWindowDeregister") + fake_nccl_calls("ncclCommDeregister");
+        team_end(&t);
+        assert_int_equal(calls, 4);
+    }
 }
 
 static void end_registration(rank *r, void *user)
@@ -64,16 +62,13 @@ static void end_registration(rank *r, void *user)
 
 TEST(registration_destroyed_first)
 {
-    for
-        EACH_KIND(k)
-        {
-            team t;
-            begin_registered(&t, KINDS[k], 2);
-            team_run(&t, end_registration, NULL);
-            assert_int_equal(counts_now().windows + counts_now().buffers, 0);
-            assert_int_equal(fake_nccl_calls("ncclCommDestroy"), 0);
-            team_end(&t);
-        }
+    for (size_t k = 0; k < KIND_COUNT; k++) {
+        TEAM t;
+        begin_registered(&t, KINDS[k], 2);
+        team_run(&t, end_registration, NULL);
+        assert_int_equal(counts_now().windows + counts_now().buffers, 0);
+        assert_int_equal(fake_nccl_calls("ncclCommDestroy"), 0);
+    }
 }
 
 /* The registration holds a reference, so the caller may drop theirs first. */
@@ -86,17 +81,14 @@ static void end_references(rank *r, void *user)
 
 TEST(references_of_registrations)
 {
-    for
-        EACH_KIND(k)
-        {
-            team t;
-            begin_registered(&t, KINDS[k], 2);
-            team_run(&t, end_references, NULL);
-            team_run(&t, end_registration, NULL);
-            assert_int_equal(t.ranks[0].seat.destroys, 1);
-            assert_int_equal(counts_now().windows + counts_now().buffers, 0);
-            team_end(&t);
-        }
+    for (size_t k = 0; k < KIND_COUNT; k++) {
+        TEAM t;
+        begin_registered(&t, KINDS[k], 2);
+        team_run(&t, end_references, NULL);
+        team_run(&t, end_registration, NULL);
+        assert_int_equal(t.ranks[0].seat.destroys, 1);
+        assert_int_equal(counts_now().windows + counts_now().buffers, 0);
+    }
 }
 
 /* ---- aborted and forgotten communicators --------------------------------------------------------------------------- */
@@ -109,16 +101,13 @@ static void abort_comm(rank *r, void *user)
 
 TEST(windows_of_aborted_communicators)
 {
-    for
-        EACH_KIND(k)
-        {
-            team t;
-            begin_registered(&t, KINDS[k], 2);
-            team_run(&t, abort_comm, NULL);
-            team_run(&t, end_registration, NULL);
-            assert_int_equal(fake_nccl_calls("ncclCommWindowDeregister") + fake_nccl_calls("ncclCommDeregister"), 0);
-            team_end(&t);
-        }
+    for (size_t k = 0; k < KIND_COUNT; k++) {
+        TEAM t;
+        begin_registered(&t, KINDS[k], 2);
+        team_run(&t, abort_comm, NULL);
+        team_run(&t, end_registration, NULL);
+        assert_int_equal(fake_nccl_calls("ncclCommWindowDeregister") + fake_nccl_calls("ncclCommDeregister"), 0);
+    }
 }
 
 static void forget_comm(rank *r, void *user)
@@ -131,138 +120,15 @@ static void forget_comm(rank *r, void *user)
 TEST(forgotten_communicators)
 {
     for (int pool_first = 0; pool_first <= 1; pool_first++)
-        for
-            EACH_KIND(k)
-            {
-                team t;
-                begin_registered(&t, KINDS[k], 2);
-                team_run(&t, forget_comm, NULL);
-                unsigned calls = fake_nccl_calls(NULL);
-                team_run(&t, pool_first ? end_pool : end_registration, NULL);
-                team_run(&t, pool_first ? end_registration : end_pool, NULL);
-                assert_int_equal(fake_nccl_calls(NULL), calls);
-                team_end(&t);
-            }
-}
-
-static void register_aborted(rank *r, void *user)
-{
-    expect_fails(r, register_all(r, BP_REGISTER_SYMMETRIC), BP_ERR_INVALID_ARGUMENT, "was aborted");
-}
-
-TEST(registration_with_aborted_communicator)
-{
-    team t;
-    team_begin(&t, &(team_options){.ranks = 2, .plan = plan});
-    team_run(&t, abort_comm, NULL);
-    team_run(&t, register_aborted, NULL);
-    team_end(&t);
-}
-
-/* ---- refused registrations ----------------------------------------------------------------------------------------- */
-
-static void register_twice(rank *r, void *user)
-{
-    bp_registration *second = NULL;
-    bp_registration_entry entry = entry_of(r, BP_REGISTER_SYMMETRIC);
-    expect_ok(r, register_all(r, BP_REGISTER_SYMMETRIC));
-    expect_fails(r, bp_registration_create(r->pool, &entry, 1, &second), BP_ERR_SCHEDULE, "slab");
-    expect(r, second == NULL);
-    /* also within one call, and if the groups only overlap */
-    bp_registration_destroy(&r->registration);
-    bp_registration_entry both[2] = {entry, entry};
-    both[1].group = "grad";
-    expect_fails(r, bp_registration_create(r->pool, both, 2, &second), BP_ERR_SCHEDULE, "slab");
-    expect(r, second == NULL);
-}
-
-TEST(repeated_registration)
-{
-    team t;
-    team_begin(&t, &(team_options){.ranks = 2, .plan = plan});
-    team_run(&t, register_twice, NULL);
-    assert_int_equal(counts_now().windows, 0);
-    team_end(&t);
-}
-
-static void register_sealed(rank *r, void *user)
-{
-    expect_ok(r, bp_pool_seal(r->pool));
-    expect_fails(r, register_all(r, BP_REGISTER_SYMMETRIC), BP_ERR_SCHEDULE, "seal");
-}
-
-TEST(sealed_pool)
-{
-    team t;
-    team_begin(&t, &(team_options){.ranks = 2, .plan = plan});
-    team_run(&t, register_sealed, NULL);
-    assert_int_equal(counts_now().window_calls, 0);
-    team_end(&t);
-}
-
-static void register_in_capture(rank *r, void *user)
-{
-    bp_capture *capture = NULL;
-    bp_graph *graph = NULL;
-    expect_ok(r, bp_capture_begin(r->pool, NULL, &capture));
-    expect_ok(r, bp_graph_begin(r->stream));
-    expect_fails(r, register_all(r, BP_REGISTER_SYMMETRIC), BP_ERR_CAPTURE, NULL);
-    expect(r, r->registration == NULL);
-    expect_ok(r, bp_graph_end(r->stream, &graph));
-    expect_ok(r, bp_capture_end(capture));
-    bp_graph_destroy(&graph);
-    bp_capture_destroy(&capture);
-    expect_ok(r, register_all(r, BP_REGISTER_SYMMETRIC));
-}
-
-TEST(capture)
-{
-    team t;
-    team_begin(&t, &(team_options){.ranks = 1, .plan = plan});
-    team_run(&t, register_in_capture, NULL);
-    team_end(&t);
-}
-
-/* If one rank captures, the registration is refused on all. */
-static void register_beside_capture(rank *r, void *user)
-{
-    bp_capture *capture = NULL;
-    if (r->number == 1)
-        expect_ok(r, bp_capture_begin(r->pool, NULL, &capture));
-    bp_status status = register_all(r, BP_REGISTER_SYMMETRIC);
-    expect(r, status != BP_OK && r->registration == NULL);
-    if (r->number == 1)
-        expect(r, status == BP_ERR_CAPTURE);
-    else
-        expect_words(r, bp_error_detail(), "rank 1");
-    bp_capture_destroy(&capture);
-}
-
-TEST(capture_on_one_rank)
-{
-    team t;
-    team_begin(&t, &(team_options){.ranks = 3, .plan = plan});
-    team_run(&t, register_beside_capture, NULL);
-    assert_int_equal(counts_now().windows, 0);
-    team_end(&t);
-}
-
-static void register_beside_sealed(rank *r, void *user)
-{
-    if (r->number == 1)
-        expect_ok(r, bp_pool_seal(r->pool));
-    bp_status status = register_all(r, BP_REGISTER_SYMMETRIC);
-    expect(r, status != BP_OK && r->registration == NULL);
-    expect_words(r, bp_error_detail(), r->number == 1 ? "seal" : "rank 1");
-}
-
-TEST(sealed_pool_on_one_rank)
-{
-    team t;
-    team_begin(&t, &(team_options){.ranks = 3, .plan = plan});
-    team_run(&t, register_beside_sealed, NULL);
-    assert_int_equal(counts_now().windows, 0);
-    team_end(&t);
+        for (size_t k = 0; k < KIND_COUNT; k++) {
+            TEAM t;
+            begin_registered(&t, KINDS[k], 2);
+            team_run(&t, forget_comm, NULL);
+            unsigned calls = fake_nccl_calls(NULL);
+            team_run(&t, pool_first ? end_pool : end_registration, NULL);
+            team_run(&t, pool_first ? end_registration : end_pool, NULL);
+            assert_int_equal(fake_nccl_calls(NULL), calls);
+        }
 }
 
 /* ---- the current device -------------------------------------------------------------------------------------------- */
@@ -290,15 +156,10 @@ static void with_another_device(rank *r, void *user)
 
 TEST(current_device)
 {
-    for
-        EACH_KIND(k)
-        {
-            team t;
-            bp_register_kind kind = KINDS[k];
-            team_begin(&t, &(team_options){.ranks = 2, .plan = plan, .spare_devices = 1});
-            team_run(&t, with_another_device, &kind);
-            team_end(&t);
-        }
+    for (size_t k = 0; k < KIND_COUNT; k++) {
+        bp_register_kind kind = KINDS[k];
+        run_team(&(team_options){.ranks = 2, .plan = plan, .spare_devices = 1}, with_another_device, &kind);
+    }
 }
 
 /* ---- several pools and communicators ------------------------------------------------------------------------------- */
@@ -318,10 +179,7 @@ static void register_two_pools(rank *r, void *user)
 
 TEST(two_pools)
 {
-    team t;
-    team_begin(&t, &(team_options){.ranks = 2, .plan = plan});
-    team_run(&t, register_two_pools, NULL);
-    team_end(&t);
+    run_team(&(team_options){.ranks = 2, .plan = plan}, register_two_pools, NULL);
 }
 
 /* A second communicator of the same ranks in reverse order, as tensor parallel groups are beside data parallel ones. */
@@ -370,26 +228,20 @@ static void register_with_second(rank *r, void *user)
 
 TEST(two_communicators)
 {
-    team t;
+    TEAM t;
     second_clique clique;
     team_begin(&t, &(team_options){.ranks = 2, .plan = plan});
     exchange_begin(&clique.room, 2);
     assert_int_equal(ncclGetUniqueId(&clique.id), 0);
     team_run(&t, register_with_second, &clique);
     exchange_end(&clique.room);
-    team_end(&t);
 }
 
 /* All ranks on one GPU, which NCCL 2.30 allows. */
 TEST(shared_device)
 {
-    for
-        EACH_KIND(k)
-        {
-            team t;
-            bp_register_kind kind = KINDS[k];
-            team_begin(&t, &(team_options){.ranks = 4, .shared_device = 1, .plan = plan});
-            team_run(&t, register_now, &kind);
-            team_end(&t);
-        }
+    for (size_t k = 0; k < KIND_COUNT; k++) {
+        bp_register_kind kind = KINDS[k];
+        run_team(&(team_options){.ranks = 4, .shared_device = 1, .plan = plan}, register_now, &kind);
+    }
 }

@@ -44,7 +44,7 @@ static void register_and_look(rank *r, void *user)
 static void assert_granted(const char *nccl, bp_register_kind asked, int32_t exact, bp_register_kind granted)
 {
     for (uint32_t ranks = 1; ranks <= 2; ranks++) {
-        team t;
+        TEAM t;
         grant g = {asked, exact, granted};
         team_begin(&t, &(team_options){.ranks = ranks, .nccl = nccl, .plan = plan});
         team_run(&t, register_and_look, &g);
@@ -52,7 +52,6 @@ static void assert_granted(const char *nccl, bp_register_kind asked, int32_t exa
         fake_nccl_count(&counts);
         assert_int_equal(counts.windows, granted >= BP_REGISTER_WINDOW ? 2 * ranks : 0);
         assert_int_equal(counts.buffers, granted == BP_REGISTER_BUFFER ? 2 * ranks : 0);
-        team_end(&t);
     }
 }
 
@@ -100,7 +99,7 @@ static void register_symmetric(rank *r, void *user)
 
 TEST(window_for_each_slab)
 {
-    team t;
+    TEAM t;
     team_begin(&t, &(team_options){.ranks = 2, .nccl = "version=23007", .plan = plan});
     team_run(&t, register_symmetric, NULL);
     assert_int_equal(fake_nccl_calls("ncclCommWindowRegister"), 4);
@@ -115,7 +114,6 @@ TEST(window_for_each_slab)
         assert_ptr_equal(window.handle, mine.handle);
         assert_int_equal(window.flags, 1);
     }
-    team_end(&t);
 }
 
 static void unregister_all(rank *r, void *user)
@@ -130,7 +128,7 @@ TEST(deregistration_order)
 {
     const bp_register_kind kinds[] = {BP_REGISTER_BUFFER, BP_REGISTER_SYMMETRIC};
     for (size_t k = 0; k < 2; k++) {
-        team t;
+        TEAM t;
         bp_register_kind kind = kinds[k];
         team_begin(&t, &(team_options){.ranks = 1, .nccl = "version=23007", .plan = plan});
         rank *r = &t.ranks[0];
@@ -142,7 +140,6 @@ TEST(deregistration_order)
         assert_null(fake_nccl_ended(2));
         /* a second try succeeds */
         assert_ok(register_all(r, kind));
-        team_end(&t);
     }
 }
 
@@ -164,30 +161,8 @@ TEST(single_group)
 {
     char groups[][8] = {"param", "grad"};
     for (int i = 0; i < 2; i++) {
-        team t;
-        team_begin(&t, &(team_options){.ranks = 2, .plan = plan});
-        team_run(&t, register_group, groups[i]);
-        team_end(&t);
+        run_team(&(team_options){.ranks = 2, .plan = plan}, register_group, groups[i]);
     }
-}
-
-static void register_unknown_group(rank *r, void *user)
-{
-    bp_registration_entry entry = entry_of(r, BP_REGISTER_SYMMETRIC);
-    entry.group = "gradient";
-    expect_fails(r, bp_registration_create(r->pool, &entry, 1, &r->registration), BP_ERR_INVALID_ARGUMENT, "gradient");
-    expect(r, r->registration == NULL);
-}
-
-TEST(unknown_group)
-{
-    team t;
-    team_begin(&t, &(team_options){.ranks = 2, .plan = plan});
-    team_run(&t, register_unknown_group, NULL);
-    fake_nccl_counts counts;
-    fake_nccl_count(&counts);
-    assert_int_equal(counts.window_calls + counts.buffer_calls, 0);
-    team_end(&t);
 }
 
 /* Parameters with one communicator, gradients with that one and another of the same ranks. */
@@ -219,14 +194,13 @@ static void register_with_two(rank *r, void *user)
 
 TEST(several_communicators)
 {
-    team t;
+    TEAM t;
     team_begin(&t, &(team_options){.ranks = 2, .nccl = "version=22809", .plan = plan});
     team_run(&t, register_with_two, NULL);
     fake_nccl_counts counts;
     fake_nccl_count(&counts);
     assert_int_equal(counts.windows, 2);
     assert_int_equal(counts.buffers, 2);
-    team_end(&t);
 }
 
 /* ---- communicators without registration ---------------------------------------------------------------------------- */
@@ -259,7 +233,7 @@ TEST(communicators_without_registration)
 
 TEST(bad_input)
 {
-    team t;
+    TEAM t;
     team_begin(&t, &(team_options){.ranks = 1, .plan = plan});
     rank *r = &t.ranks[0];
     bp_registration *registration = NULL;
@@ -280,5 +254,4 @@ TEST(bad_input)
     fake_nccl_counts counts;
     fake_nccl_count(&counts);
     assert_int_equal(counts.window_calls + counts.buffer_calls, 0);
-    team_end(&t);
 }

@@ -274,26 +274,27 @@ TEST(mismatches)
 /* Local errors are reported to all ranks before anything is registered. */
 TEST(local_errors)
 {
-    for (int what = 0; what < 3; what++) {
+    static const struct {
+        bp_status status;
+        const char *words;
+    } ways[] = {{BP_ERR_INVALID_ARGUMENT, "no slab of group \"nothing\""},
+                {BP_ERR_SCHEDULE, "is registered with communicator dp already, by an earlier entry for pool"},
+                {BP_ERR_SCHEDULE, "sealed"},
+                {BP_ERR_CAPTURE, "is being captured"}};
+    for (int way = 0; way < 4; way++) {
         scene *s = line(RANKS);
-        const char *word = "no slab of group \"nothing\"";
-        bp_status status = BP_ERR_INVALID_ARGUMENT;
-        if (what == 0)
-            s->entries[2][1].group = "nothing";
-        if (what == 1) {
+        bp_capture *capture = NULL;
+        if (way < 2)
+            s->entries[2][1].group = way == 0 ? "nothing" : "param";
+        else if (way == 2)
             assert_ok(bp_pool_seal(s->stores[2].k.pool));
-            word = "sealed";
-            status = BP_ERR_SCHEDULE;
-        }
-        if (what == 2) {
-            s->entries[2][1].group = "param";
-            word = "is registered with communicator dp already, by an earlier entry for pool";
-            status = BP_ERR_SCHEDULE;
-        }
+        else
+            assert_ok(bp_capture_begin(s->stores[2].k.pool, NULL, &capture));
         create(s);
-        assert_nothing_made(s, status, word, "rank 2 of communicator dp: ");
+        assert_nothing_made(s, ways[way].status, ways[way].words, "rank 2 of communicator dp: ");
         for (uint32_t i = 0; i < RANKS; i++)
             assert_int_equal(s->ends[0][i].registrations, 0);
+        bp_capture_destroy(&capture);
         close_scene(s);
     }
 }

@@ -49,11 +49,10 @@ static void exchange_without_one(rank *r, void *user)
 
 TEST(callback_timeout)
 {
-    team t;
+    TEAM t;
     team_begin(&t, &(team_options){.ranks = RANKS});
     t.room.timeout_ms = TIMEOUT_MS;
     team_run(&t, exchange_without_one, NULL);
-    team_end(&t);
 }
 
 static void register_without_one(rank *r, void *user)
@@ -70,11 +69,10 @@ static void register_without_one(rank *r, void *user)
 
 TEST(control_communicator)
 {
-    team t;
+    TEAM t;
     team_begin(&t, &(team_options){.ranks = RANKS, .plan = plan});
     t.room.timeout_ms = TIMEOUT_MS;
     team_run(&t, register_without_one, NULL);
-    team_end(&t);
 }
 
 /* Windows are deregistered collectively, which would wait for a missing rank. */
@@ -96,7 +94,7 @@ static void abort_nccl(rank *r, void *user)
 
 TEST(windows_until_abort)
 {
-    team t;
+    TEAM t;
     fake_nccl_counts counts;
     team_begin(&t, &(team_options){.ranks = RANKS, .plan = plan});
     t.room.timeout_ms = TIMEOUT_MS;
@@ -104,7 +102,6 @@ TEST(windows_until_abort)
     fake_nccl_count(&counts);
     assert_int_equal(counts.windows, 2 * RANKS);
     team_run(&t, abort_nccl, NULL);
-    team_end(&t);
 }
 
 /* ---- exchanges over NCCL ------------------------------------------------------------------------------------------- */
@@ -123,11 +120,10 @@ static void register_over_nccl_without_one(rank *r, void *user)
 
 TEST(exchange_over_nccl)
 {
-    team t;
+    TEAM t;
     team_begin(&t, &(team_options){.ranks = RANKS, .over_nccl = 1, .plan = plan, .timeout_ms = TIMEOUT_MS});
     team_run(&t, register_over_nccl_without_one, NULL);
     team_run(&t, abort_nccl, NULL);
-    team_end(&t);
 }
 
 /* The collective may still write after the communicator is destroyed. */
@@ -141,12 +137,11 @@ static void end_without_abort(rank *r, void *user)
 
 TEST(destruction_with_pending_work)
 {
-    team t;
+    TEAM t;
     team_begin(&t, &(team_options){.ranks = RANKS, .over_nccl = 1, .plan = plan, .timeout_ms = TIMEOUT_MS});
     t.leaks = true;
     team_run(&t, register_over_nccl_without_one, NULL);
     team_run(&t, end_without_abort, NULL);
-    team_end(&t);
 }
 
 static void exchange_and_register(rank *r, void *user)
@@ -162,10 +157,8 @@ static void exchange_and_register(rank *r, void *user)
 
 TEST(timeout_without_missing_ranks)
 {
-    team t;
-    team_begin(&t, &(team_options){.ranks = RANKS, .over_nccl = 1, .plan = plan, .timeout_ms = 60000});
-    team_run(&t, exchange_and_register, NULL);
-    team_end(&t);
+    run_team(&(team_options){.ranks = RANKS, .over_nccl = 1, .plan = plan, .timeout_ms = 60000}, exchange_and_register,
+             NULL);
 }
 
 /* ---- configuration ------------------------------------------------------------------------------------------------- */
@@ -189,7 +182,7 @@ static bp_status wrap(team *t, uint32_t timeout_ms)
 TEST(environment_variable)
 {
     static const char *const wrong[] = {"2s", "-1", " 3", "1e3", "1000001", "99999999999999999999999"};
-    team t;
+    TEAM t;
     team_begin(&t, &(team_options){.ranks = 1});
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         setenv("BUCKETPOOL_COMM_TIMEOUT", wrong[i], 1);
@@ -201,5 +194,4 @@ TEST(environment_variable)
     setenv("BUCKETPOOL_COMM_TIMEOUT", "30", 1);
     assert_ok(wrap(&t, 0));
     unsetenv("BUCKETPOOL_COMM_TIMEOUT");
-    team_end(&t);
 }

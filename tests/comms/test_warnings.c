@@ -63,13 +63,12 @@ static void register_and_read(rank *r, void *user)
 
 static void check_warnings(const team_options *options, const wanted *w)
 {
-    team t;
+    TEAM t;
     team_options o = *options;
     o.plan = plan;
     team_begin(&t, &o);
     wanted copy = *w;
     team_run(&t, register_and_read, &copy);
-    team_end(&t);
 }
 
 static const team_options ONE = {.ranks = 1}, TWO = {.ranks = 2};
@@ -177,10 +176,7 @@ static void register_and_ask_why(rank *r, void *user)
 static void check_reason(const char *nccl, reason w)
 {
     for (uint32_t ranks = 1; ranks <= 2; ranks++) {
-        team t;
-        team_begin(&t, &(team_options){.ranks = ranks, .nccl = nccl, .plan = plan});
-        team_run(&t, register_and_ask_why, &w);
-        team_end(&t);
+        run_team(&(team_options){.ranks = ranks, .nccl = nccl, .plan = plan}, register_and_ask_why, &w);
     }
 }
 
@@ -216,7 +212,7 @@ static size_t lines_of(const char *text)
 
 TEST(report_lines)
 {
-    team t;
+    TEAM t;
     wanted w = {BP_REGISTER_SYMMETRIC, BP_TRAFFIC_FLOAT_AVG | BP_TRAFFIC_REDUCE_SCATTER, "ncclAvg", false};
     team_begin(&t, &(team_options){.ranks = 1, .plan = plan});
     team_run(&t, register_and_read, &w);
@@ -243,5 +239,4 @@ TEST(report_lines)
     free(whole);
     assert_fails(bp_registration_report(NULL, NULL, 0, &needed), BP_ERR_INVALID_ARGUMENT, "");
     assert_fails(bp_registration_report(registration, NULL, 0, NULL), BP_ERR_INVALID_ARGUMENT, "");
-    team_end(&t);
 }
