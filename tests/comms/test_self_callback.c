@@ -1,15 +1,14 @@
 /* Communicators of one rank and of callbacks: results, forwarded arguments, and invalid input. */
 #include <bucketpool/comm_ops.h>
-#include <bucketpool/core/fail.h>
 
 #include <time.h>
 
 #include "comms/registration.h"
-#include "core/fail.h"
 #include "numbers.h"
 #include "support/exchange.h"
 #include "support/scenarios.h"
 #include "support/suite.h"
+#include <bucketpool/core/fail.h>
 
 #define COUNT 1000
 

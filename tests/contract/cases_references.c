@@ -99,102 +99,6 @@ CASE(refused)
     end_kit(&k);
 }
 
-/* The k-th of several requests is held. */
-CASE(all_or_nothing)
-{
-    KIT k = open_kit(allocator, device);
-    const uint32_t good[] = {id_of(&k, 0, BP_ROLE_PARAM, 1), id_of(&k, 5, BP_ROLE_GRAD, 0),
-                             id_of(&k, 1, BP_ROLE_PARAM, 1), id_of(&k, 5, BP_ROLE_GRAD, 1)};
-    const uint32_t bad[] = {param(&k, 2), good[1], statistics_of(k.pool).requests};
-    take(&k, param(&k, 0), k.streams[0]);
-    take(&k, param(&k, 1), k.streams[0]);
-    for (size_t kind = allocator->pooled ? 0 : 1; kind < 3; kind++) {
-        for (size_t at = 0; at <= 4; at++) {
-            uint32_t ids[5];
-            void *addresses[5] = {ids, ids, ids, ids, ids};
-            for (size_t i = 0; i < 5; i++)
-                ids[i] = i == at ? bad[kind] : good[i - (i > at)];
-            bp_status expected = kind == 0 ? BP_ERR_SCHEDULE : BP_ERR_INVALID_ARGUMENT;
-            snapshot before = snapshot_of(k.pool);
-            assert_fails(bp_pool_acquire(k.pool, ids, 5, k.streams[1], addresses), expected, NULL);
-            assert_unchanged(k.pool, &before);
-            int acquired = 3;
-            if (kind == 0) {
-                assert_ok(bp_pool_try_acquire(k.pool, ids, 5, k.streams[1], addresses, &acquired));
-                assert_int_equal(acquired, 0);
-            } else
-                assert_fails(bp_pool_try_acquire(k.pool, ids, 5, k.streams[1], addresses, &acquired), expected, NULL);
-            assert_unchanged(k.pool, &before);
-            for (size_t i = 0; i < 5; i++)
-                assert_ptr_equal(addresses[i], ids);
-        }
-    }
-    void *addresses[4];
-    assert_ok(bp_pool_acquire(k.pool, good, 4, k.streams[1], addresses));
-    for (size_t i = 0; i < 4; i++)
-        assert_ptr_equal(addresses[i], address_of(&k, good[i]));
-    uint32_t ids[] = {good[0], good[1], good[2], good[3], 0};
-    for (size_t kind = 0; kind < 2; kind++) { /* of a release, a use and a cancel */
-        ids[4] = kind == 0 ? param(&k, 3) : bad[2];
-        bp_status expected = kind == 0 ? BP_ERR_SCHEDULE : BP_ERR_INVALID_ARGUMENT;
-        snapshot before = snapshot_of(k.pool);
-        assert_fails(bp_pool_release(k.pool, ids, 5, k.streams[1]), expected, NULL);
-        assert_fails(bp_pool_use(k.pool, ids, 5, k.streams[1]), expected, NULL);
-        assert_fails(bp_pool_cancel(k.pool, ids, 5), expected, NULL);
-        assert_unchanged(k.pool, &before);
-    }
-    assert_ok(bp_pool_release(k.pool, good, 4, k.streams[2]));
-    assert_int_equal(live_count(k.pool), 2);
-}
-
-static bool can(const kit *k, const uint32_t *ids, size_t count, const uint32_t *releasing, size_t releasing_count)
-{
-    int answer = -1;
-    assert_ok(bp_pool_can_acquire(k->pool, ids, count, releasing, releasing_count, &answer));
-    assert_in_range(answer, 0, 1);
-    return answer == 1;
-}
-
-CASE(can)
-{
-    KIT k = open_kit(allocator, device);
-    const uint32_t u[] = {param(&k, 0), param(&k, 1), param(&k, 2), param(&k, 3)};
-    bool pooled = allocator->pooled;
-    snapshot before = snapshot_of(k.pool);
-    assert_true(can(&k, u, 2, NULL, 0));
-    assert_true(can(&k, u + 1, 2, NULL, 0));
-    assert_int_equal(can(&k, u, 3, NULL, 0), !pooled); /* one buffer short */
-    assert_int_equal(can(&k, (const uint32_t[]){u[0], u[2]}, 2, NULL, 0), !allocator->assigned);
-    take(&k, u[0], k.streams[0]);
-    take(&k, u[1], k.streams[0]);
-    before = snapshot_of(k.pool);
-    assert_true(can(&k, u, 2, NULL, 0)); /* live: one more reference */
-    assert_int_equal(can(&k, u + 2, 1, NULL, 0), !pooled);
-    assert_true(can(&k, u + 2, 1, u, 1));
-    assert_true(can(&k, u + 2, 1, u, 2));
-    assert_int_equal(can(&k, u + 2, 2, u, 1), !pooled); /* two requests, one free buffer */
-    assert_true(can(&k, u + 2, 2, u, 2));
-    assert_true(can(&k, u, 1, u, 1)); /* released and acquired again */
-    assert_int_equal(can(&k, (const uint32_t[]){u[2], u[0]}, 2, u, 1), !pooled);
-    if (allocator->assigned)
-        assert_false(can(&k, u + 2, 1, u + 1, 1)); /* the wrong stream */
-    assert_unchanged(k.pool, &before);
-    take(&k, u[0], k.streams[0]);
-    assert_int_equal(can(&k, u + 2, 1, u, 1), !pooled); /* one reference remains */
-    drop(&k, u[0], k.streams[0]);
-    int answer = 5;
-    uint32_t none = statistics_of(k.pool).requests;
-    assert_fails(bp_pool_can_acquire(k.pool, &none, 1, NULL, 0, &answer), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_pool_can_acquire(k.pool, u, 1, &none, 1, &answer), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_pool_can_acquire(k.pool, u, 1, NULL, 1, &answer), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_int_equal(answer, 5);
-    for (int round = 0; round < 2; round++) { /* can_acquire predicts acquire */
-        bool yes = can(&k, u + 2 + round, 1, u + round, 1);
-        drop(&k, u[round], k.streams[0]);
-        assert_int_equal(try_take(&k, u[2 + round], k.streams[0]), yes);
-    }
-}
-
 CASE(cancel)
 {
     KIT k = open_kit(allocator, device);
@@ -320,6 +224,10 @@ CASE(null_arguments)
     assert_invalid(bp_pool_cancel(NULL, &id, 1));
     assert_invalid(bp_pool_cancel(pool, NULL, 1));
     assert_unchanged(pool, &before);
+    const uint32_t beyond = statistics_of(pool).requests;
+    assert_invalid(bp_pool_can_acquire(pool, &beyond, 1, NULL, 0, &answer));
+    assert_invalid(bp_pool_can_acquire(pool, &id, 1, &beyond, 1, &answer));
+    assert_invalid(bp_pool_can_acquire(pool, &id, 1, NULL, 1, &answer));
     assert_int_equal(answer, 7);
     bp_pool_destroy(NULL);
     bp_pool *none = NULL;

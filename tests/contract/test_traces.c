@@ -29,7 +29,7 @@ TEST(events)
             uint64_t begin = now_ns();
             assert_ok(bp_pool_trace_start(k.pool, 100, timestamps));
             bp_pool_set_step(k.pool, 70);
-            take(&k, u0, k.streams[0]);
+            const void *address = take(&k, u0, k.streams[0]);
             assert_ok(bp_pool_use(k.pool, &u0, 1, k.streams[2]));
             bp_pool_set_step(k.pool, 71);
             take(&k, u0, k.streams[1]);
@@ -55,6 +55,8 @@ TEST(events)
                 bp_pool_event event = event_at(&k, i);
                 assert_int_equal(event.kind, kinds[i]);
                 assert_int_equal(event.id, ids[i]);
+                if (i < 5) /* the first live range */
+                    assert_ptr_equal(event.address, address);
                 if (event.kind != BP_EVENT_CANCEL) /* cancel has no stream */
                     assert_int_equal(event.stream - first, streams[i]);
                 assert_int_equal(event.step, i < 2 ? 70 : 71);

@@ -97,6 +97,13 @@ typedef struct store_state {
 
 store_state state_of(const store *s);
 void assert_same_state(const store *s, const store_state *before);
+/* Asserts that the call fails with these words and changes nothing. */
+#define assert_refuses(s, call, expected, ...)                                                                         \
+    do {                                                                                                               \
+        store_state before_ = state_of(s);                                                                             \
+        assert_fails(call, expected, __VA_ARGS__);                                                                     \
+        assert_same_state(s, &before_);                                                                                \
+    } while (0)
 
 /* ---- requests ------------------------------------------------------------------------------------------------------ */
 

@@ -109,6 +109,24 @@ static void advance(program *p, expected *e)
     }
 }
 
+/* Every call but the group's next one is refused; with a lease, leaving is, too. */
+static void call_wrongly(program *p, const expected *e)
+{
+    const store *s = &p->s;
+    bp_lease *lease = NULL;
+    const bool resident = e->residency == BP_RESIDENT;
+    assert_int_equal(bp_lease_take(s->offload, e->name, "reader", &lease), resident ? BP_OK : BP_ERR_SCHEDULE);
+    assert_int_equal(group_of(s->offload, e->name).leases, resident);
+    assert_int_equal(bp_offload_begin(s->offload, e->name, BP_OFFLOAD_DISCARD), BP_ERR_SCHEDULE);
+    if (e->residency != BP_OFFLOADING)
+        assert_int_equal(bp_offload_finish(s->offload, e->name), BP_ERR_SCHEDULE);
+    if (e->residency != BP_OFFLOADED)
+        assert_int_equal(bp_restore_begin(s->offload, e->name, BP_RESTORE_ZERO), BP_ERR_SCHEDULE);
+    if (e->residency != BP_RESTORING)
+        assert_int_equal(bp_restore_finish(s->offload, e->name), BP_ERR_SCHEDULE);
+    bp_lease_return(&lease);
+}
+
 static bp_stream *any_stream(const program *p)
 {
     return p->s.k.streams[random_below(KIT_STREAMS - 1)];
@@ -172,6 +190,8 @@ static void run_program(bp_device *device, const store_options *options, const b
             work_in_persistent(&p);
         else if (random_below(3) == 0)
             bp_offload_trim(p.s.offload);
+        else if (random_below(2) == 0)
+            call_wrongly(&p, &p.groups[random_below((uint32_t)p.count)]);
         else
             assert_bytes(&p.s);
         assert_as_expected(&p);

@@ -134,6 +134,38 @@ TEST(undoing_fails_too)
     }
 }
 
+/* Begin calls do not block, even if they fail after some copies were enqueued behind a blocked stream. Those copies have no effect, and
+ * the next call succeeds; abandoned copies are waited for before their memory is freed. */
+TEST(failures_do_not_wait)
+{
+    for (int way = 0; way < 6; way++) {
+        faults f;
+        bp_offload_config config = offload_config(4096, way % 2 ? BP_BACKING_STAGED : BP_BACKING_PINNED);
+        STORE s = open_store(new_faulty(new_slow_device(100, 5), &f), NULL, &config);
+        gate g = {0};
+        block(s.k.streams[0], &g);
+        write_slab(&s, slab_of_group(&s, "optimizer"), s.k.streams[0]);
+        for (unsigned nth = 1; nth <= 4; nth++) {
+            inject(&f, nth, OP_COPY, false, BP_ERR_IO);
+            assert_fails(bp_offload_begin(s.offload, "optimizer", BP_OFFLOAD_KEEP), BP_ERR_IO, "injected into copy");
+            assert_true(end_faults(&f).met);
+            assert_residency(&s, "optimizer", BP_RESIDENT);
+            assert_int_equal(group_of(s.offload, "optimizer").host_bytes, 0);
+        }
+        if (way < 2)
+            begin_keep(&s, "optimizer");
+        unblock(&g);
+        if (way < 2) {
+            finish_offload(&s, "optimizer");
+            bring_back(&s, "optimizer", BP_RESTORE_ZERO);
+            assert_bytes(&s);
+        } else if (way < 4)
+            bp_offload_trim(s.offload);
+        else
+            bp_pool_destroy(&s.k.pool);
+    }
+}
+
 /* A failed begin leaves nothing: no other group gets its host memory, and a later discard is not restored from it. */
 TEST(in_vain)
 {

@@ -6,13 +6,6 @@
 
 static const char *const TOUCHED[] = {"param", "grad", "state"};
 
-#define assert_refuses(s, call, expected, ...)                                                                         \
-    do {                                                                                                               \
-        store_state before_ = state_of(s);                                                                             \
-        assert_fails(call, expected, __VA_ARGS__);                                                                     \
-        assert_same_state(s, &before_);                                                                                \
-    } while (0)
-
 /* ---- before and inside captures ------------------------------------------------------------------------------------ */
 
 /* `second`: another pool of the device is captured. */

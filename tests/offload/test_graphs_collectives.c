@@ -7,13 +7,6 @@
 
 static const char *const TOUCHED[] = {"param", "grad", "state"};
 
-#define assert_refuses(s, call, expected, ...)                                                                         \
-    do {                                                                                                               \
-        store_state before_ = state_of(s);                                                                             \
-        assert_fails(call, expected, __VA_ARGS__);                                                                     \
-        assert_same_state(s, &before_);                                                                                \
-    } while (0)
-
 /* Callbacks like those of a registration: windows of one slab, or of none. */
 typedef struct windows {
     uint32_t slab; /* UINT32_MAX: of all */

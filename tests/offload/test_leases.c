@@ -55,16 +55,6 @@ TEST(refused_while_offloaded)
     bp_lease_return(&lease);
 }
 
-/* The pool may be destroyed while a lease exists; the offload may not. */
-TEST(pool_destroyed_first)
-{
-    STORE s = open_store(new_device(), NULL, NULL);
-    bp_lease *lease = lease_of(&s, "optimizer", "checkpoint");
-    bp_pool_destroy(&s.k.pool);
-    bp_lease_return(&lease);
-    assert_null(lease);
-}
-
 /* A reader with delayed copies, on a separate thread and stream. */
 typedef struct reader {
     store *s;

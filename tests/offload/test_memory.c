@@ -237,7 +237,7 @@ static void assert_told(told *t, const store *s, const char *group, uint64_t chu
     assert_int_equal(t->bytes, bytes);
     assert_int_equal(t->last, bytes);
     assert_true(t->most_step <= chunk_bytes);
-    assert_true(t->calls >= bytes / chunk_bytes);
+    assert_int_equal(t->calls, (bytes + chunk_bytes - 1) / chunk_bytes);
     assert_int_equal(group_of(s->offload, group).copied_bytes, bytes);
     *t = (told){.calls = 0};
 }
@@ -265,6 +265,63 @@ TEST(progress)
         discard(&s, "optimizer");
         bring_back(&s, "optimizer", BP_RESTORE_ZERO);
         assert_int_equal(t[0].calls, 0); /* nothing was copied */
+        assert_bytes(&s);
+    }
+}
+
+/* ---- resources ------------------------------------------------------------------------------------------------------ */
+
+#define PAGE ((uint64_t)sysconf(_SC_PAGESIZE))
+
+/* Two chunks, whatever the size; smaller ones if they cannot be allocated, unless their size was explicit. */
+TEST(stages_pin_little)
+{
+    const bp_backing backings[] = {BP_BACKING_STAGED, BP_BACKING_AUTO, BP_BACKING_AUTO, BP_BACKING_STAGED};
+    const uint64_t most[] = {16 * PAGE, 16 * PAGE, 3 * PAGE, 3 * PAGE}, want[] = {8 * PAGE, 8 * PAGE, 2 * PAGE, 0};
+    for (int i = 0; i < 4; i++) {
+        bp_pinned_config limits;
+        assert_ok(bp_pinned_config_init(&limits, sizeof limits));
+        limits.most_bytes = most[i];
+        limits.planned_bytes = PAGE;
+        bp_device *device = new_device();
+        bp_pinned *pinned = NULL;
+        assert_ok(bp_pinned_create(device, &limits, &pinned));
+        bp_offload_config config = offload_config(4 * PAGE, backings[i]);
+        config.pinned = pinned;
+        STORE s = open_store(device, NULL, &config);
+        char limit[32];
+        snprintf(limit, sizeof limit, "%llu", (unsigned long long)most[i]);
+        if (want[i] > 0) {
+            keep(&s, "optimizer");
+            assert_int_equal(group_of(s.offload, "optimizer").host_bytes, bytes_of_group(&s, "optimizer"));
+            bring_back(&s, "optimizer", BP_RESTORE_ZERO);
+        } else
+            assert_fails(bp_offload_begin(s.offload, "optimizer", BP_OFFLOAD_KEEP), BP_ERR_NO_HOST_MEMORY, limit);
+        assert_bytes(&s);
+        assert_int_equal(group_of(s.offload, "optimizer").pinned, 0);
+        assert_int_equal(statistics_of_pinned(pinned).pinned_bytes, want[i]);
+        bp_offload_trim(s.offload);
+        assert_int_equal(statistics_of_pinned(pinned).pinned_bytes, 0);
+        bp_pinned_destroy(&pinned);
+    }
+}
+
+/* One event per group, for any number of chunks. */
+TEST(events_do_not_grow)
+{
+    for (int staged = 0; staged < 2; staged++) {
+        op_counts counts;
+        memset(&counts, 0, sizeof counts);
+        bp_offload_config config = offload_config(4 * PAGE, staged ? BP_BACKING_STAGED : BP_BACKING_PINNED);
+        STORE s = open_store(new_counted(new_device(), &counts), NULL, &config);
+        const unsigned long events = counts.calls[OP_EVENT_CREATE], copies = counts.calls[OP_COPY];
+        const unsigned long chunks = (unsigned long)((bytes_of_group(&s, "optimizer") + 4 * PAGE - 1) / (4 * PAGE));
+        for (int round = 0; round < 2; round++) {
+            keep(&s, "optimizer");
+            bring_back(&s, "optimizer", BP_RESTORE_ZERO);
+        }
+        assert_int_equal(counts.calls[OP_EVENT_CREATE], events + 1);
+        assert_int_equal(counts.calls[OP_COPY], copies + 4 * chunks);
         assert_bytes(&s);
     }
 }

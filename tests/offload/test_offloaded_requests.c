@@ -4,14 +4,6 @@
 #include "allocators/pool.h"
 #include "stores.h"
 
-/* Asserts that the call fails and changes nothing. */
-#define assert_refuses(s, call, expected, ...)                                                                         \
-    do {                                                                                                               \
-        store_state before_ = state_of(s);                                                                             \
-        assert_fails(call, expected, __VA_ARGS__);                                                                     \
-        assert_same_state(s, &before_);                                                                                \
-    } while (0)
-
 static const store_options WITH_PERSISTENT = {.persistent_bytes = 20000};
 
 /* `live`: a request that is always live; `other`: one in resident memory. */
@@ -88,17 +80,6 @@ TEST(binding)
     assert_refuses(&s, bp_pool_bind(s.k.pool, &bind, &id), BP_ERR_SCHEDULE, "persistent");
     assert_ok(bp_restore_finish(s.offload, "persistent"));
     assert_ok(bp_pool_bind(s.k.pool, &bind, &id));
-}
-
-/* try_acquire is busy for every request of the group, including those that are always live. */
-TEST(tries)
-{
-    STORE s = open_store(new_device(), NULL, NULL);
-    begin_keep(&s, "optimizer");
-    assert_false(try_take(&s.k, of_role(&s, BP_ROLE_OPTIMIZER), s.k.streams[0]));
-    finish_offload(&s, "optimizer");
-    bring_back(&s, "optimizer", BP_RESTORE_LEAVE);
-    assert_true(try_take(&s.k, of_role(&s, BP_ROLE_OPTIMIZER), s.k.streams[0]));
 }
 
 /* A request belongs to the slab that it is in: one in overflow memory does not hold its group. Overflow memory does not serve requests of

@@ -8,35 +8,6 @@ static const char *const ALL[] = {"param", "grad", "state", "main_grad", "optimi
 
 static const store_options WITH_PERSISTENT = {.persistent_bytes = 20000};
 
-/* Asserts that exactly these groups are offloaded: bits by ALL. */
-static void assert_offloaded(const store *s, unsigned away)
-{
-    for (unsigned i = 0; i < ALL_COUNT; i++)
-        assert_residency(s, ALL[i], (away & 1u << i) != 0 ? BP_OFFLOADED : BP_RESIDENT);
-}
-
-/* Each group is offloaded alone, kept or discarded; the bytes of all others stay readable and right. */
-TEST(groups_are_independent)
-{
-    STORE s = open_store(new_device(), &WITH_PERSISTENT, NULL);
-    uint64_t all = usage_of(s.k.device).committed_bytes;
-    for (unsigned i = 0; i < ALL_COUNT; i++) {
-        for (int kept = 0; kept < 2; kept++) {
-            if (kept)
-                keep(&s, ALL[i]);
-            else
-                discard(&s, ALL[i]);
-            assert_offloaded(&s, 1u << i);
-            assert_int_equal(usage_of(s.k.device).committed_bytes, all - bytes_of_group(&s, ALL[i]));
-            assert_bytes(&s);
-            bring_back(&s, ALL[i], BP_RESTORE_ZERO);
-            assert_offloaded(&s, 0);
-            assert_bytes(&s);
-            write_slab(&s, i, s.k.streams[0]);
-        }
-    }
-}
-
 /* Optimizer and gradients are offloaded while parameters are used and sent; afterwards gradients and optimizer are as they were. */
 TEST(weight_sync)
 {
@@ -93,66 +64,6 @@ TEST(discarded_gradients_are_zeros)
         assert_true(group_is_zero(&s, "grad"));
         bp_offload_trim(s.offload);
     }
-}
-
-/* Unspecified contents: but the memory can be used, without a wait. */
-TEST(left_as_it_is)
-{
-    STORE s = open_store(new_device(), NULL, NULL);
-    discard(&s, "grad");
-    bring_back(&s, "grad", BP_RESTORE_LEAVE);
-    work_on(&s, of_role(&s, BP_ROLE_GRAD), s.k.streams[0], s.k.streams[1]);
-    assert_bytes(&s);
-}
-
-/* The number of kept bytes survives calls on other groups, trimming, and time. */
-TEST(kept_is_not_forgotten)
-{
-    STORE s = open_store(new_device(), &WITH_PERSISTENT, NULL);
-    uint64_t bytes = bytes_of_group(&s, "grad");
-    keep(&s, "grad");
-    for (int round = 0; round < 3; round++) {
-        for (unsigned i = 0; i < ALL_COUNT; i++) {
-            if (strcmp(ALL[i], "grad") == 0)
-                continue;
-            if (round == 1)
-                discard(&s, ALL[i]);
-            else
-                keep(&s, ALL[i]);
-            bp_offload_trim(s.offload);
-            assert_int_equal(group_of(s.offload, "grad").kept_bytes, bytes);
-            bring_back(&s, ALL[i], BP_RESTORE_ZERO);
-            bp_offload_trim(s.offload);
-        }
-        bp_offload_group group = group_of(s.offload, "grad");
-        assert_int_equal(group.residency, BP_OFFLOADED);
-        assert_int_equal(group.kept_bytes, bytes);
-        assert_true(group.host_bytes >= bytes);
-        assert_int_equal(group.resident_bytes, 0);
-        assert_bytes(&s);
-    }
-    bring_back(&s, "grad", BP_RESTORE_LEAVE);
-    assert_bytes(&s);
-}
-
-/* Each offload decides anew: a group may be discarded once and kept the next time, and vice versa. */
-TEST(each_time_anew)
-{
-    STORE s = open_store(new_device(), NULL, NULL);
-    size_t slab = slab_of_group(&s, "main_grad");
-    for (int round = 0; round < 8; round++) {
-        write_slab(&s, slab, s.k.streams[0]);
-        if (round % 3 == 1)
-            discard(&s, "main_grad");
-        else
-            keep(&s, "main_grad");
-        if (round % 4 == 3)
-            bp_offload_trim(s.offload);
-        bring_back(&s, "main_grad", round % 2 == 0 ? BP_RESTORE_ZERO : BP_RESTORE_LEAVE);
-        assert_bytes(&s);
-    }
-    assert_int_equal(group_of(s.offload, "main_grad").offloads, 8);
-    assert_int_equal(group_of(s.offload, "main_grad").restores, 8);
 }
 
 /* All groups together, restored in every rotation of their order. */
