@@ -101,6 +101,15 @@ TEST(report)
     assert_ok(bp_registration_report(s->made[0], little, sizeof little, &again));
     assert_int_equal(again, needed);
     assert_memory_equal(little, text, strlen(little));
+    for (size_t capacity = needed; capacity-- > 1;) { /* whole lines */
+        assert_ok(
+            bp_registration_report(s->made[0], little, capacity < sizeof little ? capacity : sizeof little, &again));
+        const size_t length = strlen(little);
+        assert_true(length < capacity && (length == 0 || little[length - 1] == '\n'));
+        assert_memory_equal(little, text, length);
+    }
+    assert_fails(bp_registration_report(NULL, NULL, 0, &needed), BP_ERR_INVALID_ARGUMENT, "");
+    assert_fails(bp_registration_report(s->made[0], NULL, 0, NULL), BP_ERR_INVALID_ARGUMENT, "");
     assert_ok(bp_registration_report(s->made[0], NULL, 0, &again));
     assert_int_equal(again, needed);
     destroy(s);

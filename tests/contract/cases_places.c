@@ -218,23 +218,6 @@ CASE(set_zero)
     walk(&k, 1, NULL, false);
 }
 
-CASE(addresses)
-{
-    KIT k = open_kit(allocator, device);
-    void *address = NULL, *before[SNAPSHOT_LIVE];
-    uint64_t bytes;
-    for (uint32_t id = 0; id < k.requests && allocator->assigned; id++) {
-        assert_ok(bp_pool_address(k.pool, id, &before[id], &bytes));
-        assert_int_equal(bytes, bp_plan_get_info(k.plan)->requests[id].bytes);
-    }
-    walk(&k, 1, allocator->assigned ? before : NULL, allocator->assigned);
-    if (!allocator->pooled)
-        assert_fails(bp_pool_address(k.pool, param(&k, 0), &address, &bytes), BP_ERR_SCHEDULE, "u0");
-    uint32_t none = statistics_of(k.pool).requests;
-    assert_fails(bp_pool_address(k.pool, none, &address, &bytes), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_pool_address(NULL, 0, &address, &bytes), BP_ERR_INVALID_ARGUMENT, NULL);
-}
-
 /* ---- slabs --------------------------------------------------------------------------------------------------------- */
 
 typedef struct attachment {

@@ -200,6 +200,8 @@ CASE(limits)
         bp_stream_destroy(&streams[i]);
 }
 
+#define assert_invalid(call) assert_fails(call, BP_ERR_INVALID_ARGUMENT, NULL)
+
 CASE(null_arguments)
 {
     kit k = open_kit(allocator, device);
@@ -208,7 +210,6 @@ CASE(null_arguments)
     uint32_t id = param(&k, 0);
     int answer = 7;
     snapshot before = snapshot_of(pool);
-#define assert_invalid(call) assert_fails(call, BP_ERR_INVALID_ARGUMENT, NULL)
     assert_invalid(bp_pool_acquire(NULL, &id, 1, s, NULL));
     assert_invalid(bp_pool_acquire(pool, NULL, 1, s, NULL));
     assert_invalid(bp_pool_try_acquire(NULL, &id, 1, s, NULL, &answer));
@@ -233,4 +234,37 @@ CASE(null_arguments)
     bp_pool *none = NULL;
     bp_pool_destroy(&none);
     end_kit(&k);
+}
+
+/* Statistics, live requests, dumps, the hash of the sequence, addresses. */
+CASE(report_arguments)
+{
+    KIT k = open_kit(allocator, device);
+    bp_pool_statistics s = {.size = 1};
+    bp_live_request live[2] = {{.size = sizeof *live}, {.id = 555}};
+    char text[10];
+    size_t count = 0;
+    uint64_t number = 0;
+    void *address;
+    const uint32_t both[] = {param(&k, 0), param(&k, 1)};
+    assert_ok(bp_pool_acquire(k.pool, both, 2, k.streams[0], NULL));
+    assert_ok(bp_pool_live(k.pool, live, 1, &count)); /* room for one entry: all are counted */
+    assert_int_equal(count, 2);
+    assert_int_equal(live[1].id, 555);
+    assert_invalid(bp_pool_live(k.pool, NULL, 1, &count));
+    assert_invalid(bp_pool_live(k.pool, live, 1, NULL));
+    assert_invalid(bp_pool_live(NULL, live, 1, &count));
+    live[0].size = 1;
+    assert_invalid(bp_pool_live(k.pool, live, 1, &count));
+    assert_invalid(bp_pool_statistics_get(k.pool, NULL));
+    assert_invalid(bp_pool_statistics_get(k.pool, &s));
+    s.size = sizeof s;
+    assert_invalid(bp_pool_statistics_get(NULL, &s));
+    assert_invalid(bp_pool_dump(k.pool, NULL, 10, &count));
+    assert_invalid(bp_pool_dump(k.pool, text, 10, NULL));
+    assert_invalid(bp_pool_dump(NULL, text, 10, &count));
+    assert_invalid(bp_pool_sequence(k.pool, NULL, &number));
+    assert_invalid(bp_pool_sequence(NULL, &number, &number));
+    assert_invalid(bp_pool_address(k.pool, statistics_of(k.pool).requests, &address, &number));
+    assert_invalid(bp_pool_address(NULL, 0, &address, &number));
 }

@@ -12,41 +12,6 @@ static bp_status find(const bp_plan *plan, const char *unit, uint32_t ordinal, b
     return status;
 }
 
-/* The id is the index in the buckets, the plan and the pool. */
-CASE(find)
-{
-    KIT k = open_kit(allocator, device);
-    const bp_pool_info *pool = bp_pool_get_info(k.pool);
-    assert_int_equal(k.requests, bp_buckets_get_info(k.w.buckets)->request_count);
-    assert_int_equal(pool->request_count, k.requests);
-    for (uint32_t i = 0; i < k.requests; i++) {
-        bp_request request = bp_buckets_get_info(k.w.buckets)->requests[i];
-        bp_bucket bucket = bp_buckets_get_info(k.w.buckets)->buckets[request.bucket];
-        const char unit[] = {'u', (char)('0' + bucket.unit), '\0'};
-        const bp_role role = (bp_role)request.role;
-        uint32_t id = 77777, again = 77777;
-        assert_ok(bp_plan_find(k.plan, unit, bucket.ordinal, role, BP_DTYPE_BF16, request.bytes, &id));
-        assert_int_equal(id, i);
-        assert_ok(bp_plan_find(k.plan, unit, bucket.ordinal, role, BP_DTYPE_NONE, BP_BYTES_ANY, &again));
-        assert_int_equal(again, i);
-        const bp_plan_request *planned = &bp_plan_get_info(k.plan)->requests[i], *served = &pool->requests[i];
-        assert_string_equal(served->unit, unit);
-        assert_ptr_not_equal(served->unit, planned->unit); /* copied */
-        assert_int_equal(served->ordinal, bucket.ordinal);
-        assert_int_equal(served->role, role);
-        assert_int_equal(served->dtype, BP_DTYPE_BF16);
-        assert_int_equal(served->placement, allocator->pooled ? BP_PLACE_PLANNED : BP_PLACE_DYNAMIC);
-        assert_int_equal(served->slab, planned->slab);
-        assert_int_equal(served->offset, planned->offset);
-        assert_int_equal(served->bytes, request.bytes);
-        assert_int_equal(served->used_bytes, request.bytes); /* nothing is padded */
-        void *address = take(&k, id, k.streams[0]);
-        if (allocator->assigned)
-            assert_ptr_equal(address, (char *)pool->slabs[served->slab].address + served->offset);
-        drop(&k, id, k.streams[0]);
-    }
-}
-
 /* Differences between the runtime and the plan, each with its message. */
 CASE(mismatches)
 {
@@ -131,50 +96,6 @@ static bp_status try_bind(const kit *k, bp_bind bind)
     assert_int_equal(statistics_of(k->pool).requests, requests + (status == BP_OK));
     assert_int_equal(bp_pool_get_info(k->pool)->request_count, requests + (status == BP_OK));
     return status;
-}
-
-/* Bound ids follow those of the plan; a name that exists already makes another request. */
-CASE(bind)
-{
-    KIT k = open_kit(allocator, device);
-    const bp_pool_info *info = bp_pool_get_info(k.pool);
-    char name[] = "u0";
-    bp_bind bind = bind_of(name, 0, BP_ROLE_PARAM, BP_DTYPE_FP8_E4M3, 100);
-    bind.used_bytes = 90;
-    uint32_t ids[3] = {9, 9, 9}, planned = param(&k, 0);
-    assert_ok(bp_pool_bind(k.pool, &bind, &ids[0])); /* the name of a planned request */
-    take(&k, planned, k.streams[0]);
-    take(&k, ids[0], k.streams[0]);
-    assert_ok(bp_pool_bind(k.pool, &bind, &ids[1])); /* also beside live ones */
-    name[1] = '1';                                   /* copied */
-    bind.placement = BP_PLACE_DYNAMIC;
-    assert_ok(bp_pool_bind(k.pool, &bind, &ids[2]));
-    assert_ptr_equal(bp_pool_get_info(k.pool), info);
-    assert_int_equal(info->request_count, k.requests + 3);
-    assert_int_equal(statistics_of(k.pool).requests, k.requests + 3);
-    for (uint32_t i = 0; i < 3; i++) {
-        const bp_plan_request *r = &info->requests[ids[i]];
-        assert_int_equal(ids[i], k.requests + i);
-        assert_string_equal(r->unit, i < 2 ? "u0" : "u1");
-        assert_int_equal(r->dtype, BP_DTYPE_UINT8);
-        assert_int_equal(r->placement, i < 2 ? BP_PLACE_PERSISTENT : BP_PLACE_DYNAMIC);
-        assert_int_equal(r->slab, 0);
-        assert_int_equal(r->offset, 0);
-        assert_int_equal(r->bytes, 100);
-        assert_int_equal(r->used_bytes, 90);
-        assert_int_equal(bp_pool_references(k.pool, ids[i]), i == 0);
-    }
-    assert_string_equal(info->requests[planned].unit, "u0"); /* planned requests are unchanged */
-    assert_int_equal(info->requests[planned].bytes, 600);
-    assert_ptr_not_equal(take(&k, ids[1], k.streams[0]), address_of(&k, ids[0]));
-    take(&k, ids[1], k.streams[1]);
-    assert_int_equal(bp_pool_references(k.pool, ids[1]), 2);
-    assert_int_equal(bp_pool_references(k.pool, (uint32_t)k.requests + 3), 0);
-    assert_int_equal(bp_pool_references(NULL, 0), 0);
-    uint32_t twice[] = {ids[1], planned, ids[0]};
-    assert_ok(bp_pool_release(k.pool, twice, 1, k.streams[1]));
-    assert_ok(bp_pool_release(k.pool, twice, 3, k.streams[0]));
-    walk(&k, 1, NULL, false);
 }
 
 CASE(bind_errors)

@@ -88,24 +88,6 @@ TEST(union_of_streams)
     }
 }
 
-TEST(gives_up_in_order)
-{
-    KIT k = four(new_device());
-    gate g = {0}, late = {0};
-    flag done = 0;
-    uint32_t id = param(&k, 0);
-    take(&k, id, k.streams[0]);
-    block(k.streams[0], &g); /* the gather of the prefetch */
-    assert_ok(bp_pool_cancel(k.pool, &id, 1));
-    block(k.streams[0], &late);
-    take(&k, param(&k, 2), k.streams[1]);
-    raise_on(k.streams[1], &done);
-    assert_true(stays_down(&done));
-    unblock(&g);
-    assert_true(is_raised_soon(&done));
-    unblock(&late);
-}
-
 /* A wait covers exactly the position of a release for 255 further releases; then a later event may replace it. */
 TEST(exact_points)
 {
@@ -134,28 +116,6 @@ TEST(exact_points)
             assert_true(is_raised_soon(&done));
         }
     }
-}
-
-/* An acquire of a live request is ordered after the previous live ranges, too. */
-TEST(repeated_is_ordered)
-{
-    KIT k = four(new_device());
-    gate g = {0};
-    flag second = 0, third = 0, unrelated = 0;
-    take(&k, param(&k, 0), k.streams[0]);
-    block(k.streams[0], &g);
-    drop(&k, param(&k, 0), k.streams[0]);
-    take(&k, param(&k, 2), k.streams[1]);
-    take(&k, param(&k, 2), k.streams[2]);
-    raise_on(k.streams[1], &second);
-    raise_on(k.streams[2], &third);
-    assert_true(try_take(&k, param(&k, 3), k.streams[3])); /* other memory */
-    raise_on(k.streams[3], &unrelated);
-    assert_true(is_raised_soon(&unrelated));
-    assert_true(stays_down(&third));
-    assert_true(stays_down(&second));
-    unblock(&g);
-    assert_true(is_raised_soon(&second) && is_raised_soon(&third));
 }
 
 /* A busy try_acquire adds no waits that matter; zeros are written in stream order. */

@@ -38,50 +38,6 @@ TEST(overlapping_requests)
     assert_unchanged(k.pool, &before);
 }
 
-/* Blocked on s0. `waits` has a '1' for each stream of `then` that must wait. */
-static void assert_chain(uint32_t first, const char *then, const char *waits)
-{
-    KIT k = open_places(new_device(), CHAIN, 5, NULL);
-    gate g = {0};
-    flag done[8] = {0};
-    bp_stream *streams[8];
-    take(&k, first, k.streams[0]);
-    block(k.streams[0], &g);
-    drop(&k, first, k.streams[0]);
-    for (size_t i = 0; then[i] != '\0'; i++) { /* separate streams, so that no order arises by chance */
-        assert_ok(bp_stream_create(k.device, NULL, &streams[i]));
-        take(&k, (uint32_t)(then[i] - '0'), streams[i]);
-        raise_on(streams[i], &done[i]);
-        drop(&k, (uint32_t)(then[i] - '0'), streams[i]);
-    }
-    for (size_t i = 0; then[i] != '\0'; i++) {
-        if (waits[i] == '1' ? !stays_down(&done[i]) : !is_raised_soon(&done[i]))
-            fail_msg("held up: %u, then %s: number %zu %s", first, then, i,
-                     waits[i] == '1' ? "did not wait" : "waited");
-    }
-    unblock(&g);
-    for (size_t i = 0; then[i] != '\0'; i++) {
-        assert_true(is_raised_soon(&done[i]));
-        bp_stream_destroy(&streams[i]);
-    }
-}
-
-TEST(chains)
-{
-    assert_chain(0, "1", "1");
-    assert_chain(0, "2", "0"); /* apart */
-    assert_chain(0, "32", "00");
-    assert_chain(0, "12", "11");     /* 2 after 1 after 0 */
-    assert_chain(0, "21", "01");     /* 1 after both */
-    assert_chain(0, "14", "11");     /* 4 after 1, and after 0 if 1 does not cover it */
-    assert_chain(0, "2320", "0001"); /* the same again, when its neighbours have been */
-    assert_chain(0, "24", "01");
-    assert_chain(4, "0212", "1111");
-    assert_chain(2, "0143", "0110");
-    assert_chain(2, "01010", "01111");
-    assert_chain(3, "01240", "00000");
-}
-
 /* A recent user of some of the bytes must not hide an older user of the others. */
 TEST(hidden_users)
 {

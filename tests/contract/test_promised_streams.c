@@ -26,52 +26,6 @@ static kit four_promised(scenario_options options)
     return k;
 }
 
-TEST(arguments)
-{
-    KIT k = four(PARAM_ONLY);
-    uint32_t id = param(&k, 0), with_none[] = {id, (uint32_t)k.requests};
-    assert_ok(bp_pool_set_stream(k.pool, NULL, 0, k.streams[0]));
-    assert_fails(bp_pool_set_stream(NULL, &id, 1, k.streams[0]), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_pool_set_stream(k.pool, NULL, 1, k.streams[0]), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_pool_set_stream(k.pool, with_none, 2, k.streams[0]), BP_ERR_INVALID_ARGUMENT, NULL);
-    bp_device *other = new_device();
-    bp_stream *foreign = NULL;
-    assert_ok(bp_stream_create(other, "foreigner", &foreign));
-    assert_fails(bp_pool_set_stream(k.pool, &id, 1, foreign), BP_ERR_INVALID_ARGUMENT, "foreigner");
-    bp_stream_destroy(&foreign);
-    bp_device_destroy(&other);
-    for (int i = 0; i < KIT_STREAMS; i++) { /* nothing was promised */
-        take(&k, id, k.streams[i]);
-        drop(&k, id, k.streams[i]);
-    }
-    assert_int_equal(statistics_of(k.pool).elided, 0);
-    assert_ok(bp_pool_set_stream(k.pool, &id, 1, k.streams[0]));
-    assert_ok(bp_pool_set_stream(k.pool, &id, 1, k.streams[0])); /* again: no change */
-    assert_refused(&k, id, k.streams[1], "u0", "s1");
-    assert_ok(bp_pool_set_stream(k.pool, &id, 1, NULL));
-    take(&k, id, k.streams[1]);
-}
-
-/* An id may occur twice, also if the call fails and is undone. */
-TEST(ids_twice)
-{
-    KIT k = four(PARAM_ONLY);
-    uint32_t u0 = param(&k, 0), u2 = param(&k, 2), twice[] = {u0, u2, u0};
-    assert_ok(bp_pool_set_stream(k.pool, twice, 3, k.streams[0]));
-    assert_refused(&k, u0, k.streams[1], "u0", "s1");
-    take(&k, u0, k.streams[0]);
-    drop(&k, u0, k.streams[0]);
-    assert_int_equal(statistics_of(k.pool).elided, 1);
-    take(&k, u2, k.streams[0]);
-    assert_fails(bp_pool_set_stream(k.pool, twice, 3, k.streams[1]), BP_ERR_SCHEDULE, "s0");
-    assert_refused(&k, u0, k.streams[1], "u0", "s1");
-    assert_refused(&k, u2, k.streams[1], "u2", "s1");
-    drop(&k, u2, k.streams[0]);
-    assert_int_equal(statistics_of(k.pool).elided, 2);
-    assert_ok(bp_pool_set_stream(k.pool, twice, 3, k.streams[1]));
-    take(&k, u0, k.streams[1]);
-}
-
 TEST(nothing_is_recorded)
 {
     KIT k = four_promised(TRAINING);
@@ -126,31 +80,6 @@ TEST(all_that_share)
                 assert_int_equal(statistics_of(k.pool).elided - before, all);
             }
         }
-    }
-}
-
-/* Bound requests can have promises too. */
-TEST(bound_requests)
-{
-    KIT k = begin_kit(new_counted(new_device(), &counts), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
-    bp_pool_config config = pool_config();
-    config.persistent_bytes = 4096;
-    open_pool(&k, &config);
-    for (int placement = 0; placement < 2; placement++) {
-        bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 512);
-        bind.placement = placement == 0 ? BP_PLACE_PERSISTENT : BP_PLACE_DYNAMIC;
-        uint32_t id;
-        assert_ok(bp_pool_bind(k.pool, &bind, &id));
-        assert_ok(bp_pool_set_stream(k.pool, &id, 1, k.streams[0]));
-        assert_refused(&k, id, k.streams[1], "outside", "s1");
-        uint64_t before = statistics_of(k.pool).elided;
-        take(&k, id, k.streams[0]);
-        drop(&k, id, k.streams[0]);
-        if (placement == 0)
-            assert_int_equal(statistics_of(k.pool).elided, before + 1);
-        assert_ok(bp_pool_set_stream(k.pool, &id, 1, NULL));
-        take(&k, id, k.streams[1]);
-        drop(&k, id, k.streams[1]);
     }
 }
 
@@ -244,18 +173,6 @@ TEST(destroyed_promised_stream)
     promise_stream(&k, BP_ROLE_PARAM, k.streams[0]);
     take(&k, param(&k, 2), k.streams[0]);
     drop(&k, param(&k, 2), k.streams[0]);
-}
-
-/* The schedule on streams that pause: all-gathers on s0, releases on s1. */
-TEST(walk)
-{
-    KIT k = start_kit(new_counted(new_slow_device(50, 9), &counts), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
-    promise_stream(&k, BP_ROLE_PARAM, k.streams[0]);
-    void *addresses[SNAPSHOT_LIVE] = {NULL};
-    walk(&k, 8, addresses, true);
-    bp_pool_statistics s = statistics_of(k.pool);
-    assert_int_equal(s.elided, s.releases); /* the acquiring stream's point of each */
-    assert_int_equal(s.records, s.releases);
 }
 
 /* A promise ends because a neighbour has another one, or none, while work of the promised stream is in flight: the neighbour is ordered

@@ -35,65 +35,6 @@ static uint64_t deviations(const kit *k)
 
 static const bp_strict LEVELS[] = {BP_STRICT_OFF, BP_STRICT_WARN, BP_STRICT_ERROR};
 
-/* The copy that the plan assigns. */
-static uint64_t copy_of(const kit *k, uint32_t unit)
-{
-    const bp_plan_info *plan = bp_plan_get_info(k->plan);
-    assert_int_equal(plan->class_count, 1);
-    return (plan->requests[param(k, unit)].offset - plan->classes[0].offset) / plan->classes[0].stride;
-}
-
-/* A request gets the planned copy at any level of strictness, in any order of requests. */
-TEST(planned_copies)
-{
-    for (size_t i = 0; i < 3; i++) {
-        messages m = {0};
-        KIT k = six_units(LEVELS[i], 3, &m);
-        const char *begin = bp_pool_get_info(k.pool)->slabs[0].address;
-        char *copy[6];
-        for (uint32_t u = 0; u < 6; u++) {
-            assert_int_equal(copy_of(&k, u), u % 3);
-            copy[u] = address_of(&k, param(&k, u));
-            assert_ptr_equal(copy[u], begin + u % 3 * aligned(2000));
-        }
-        static const uint32_t order[] = {4, 2, 3, 0, 5, 1, 2, 1, 0};
-        for (size_t j = 0; j < sizeof order / sizeof *order; j++) { /* one of a copy live beside two others */
-            uint32_t u = order[j];
-            assert_ptr_equal(take(&k, param(&k, u), k.streams[0]), copy[u]);
-            if (j % 3 == 2)
-                for (size_t back = j - 2; back <= j; back++)
-                    drop(&k, param(&k, order[back]), k.streams[0]);
-        }
-        take(&k, param(&k, 5), k.streams[0]); /* though the first copy is free and lower */
-        assert_ptr_equal(address_of(&k, param(&k, 5)), copy[2]);
-        assert_int_equal(deviations(&k), 0);
-        assert_int_equal(m.count, 0);
-    }
-}
-
-/* If the planned copy is held: the lowest free one. The planned one again once it is free. */
-TEST(lowest_free_copy)
-{
-    KIT k = six_units(BP_STRICT_OFF, 3, NULL);
-    char *copy[3];
-    for (uint32_t u = 0; u < 3; u++)
-        copy[u] = address_of(&k, param(&k, u));
-    take(&k, param(&k, 2), k.streams[0]);
-    assert_ptr_equal(take(&k, param(&k, 5), k.streams[0]), copy[0]);
-    assert_ptr_equal(take(&k, param(&k, 3), k.streams[0]), copy[1]); /* u5 has the copy of u3 */
-    assert_int_equal(deviations(&k), 2);
-    assert_false(try_take(&k, param(&k, 1), k.streams[0]));
-    drop(&k, param(&k, 2), k.streams[0]);
-    assert_ptr_equal(take(&k, param(&k, 1), k.streams[0]), copy[2]);
-    for (uint32_t u = 1; u < 6; u += 2)
-        drop(&k, param(&k, u), k.streams[0]);
-    for (uint32_t u = 5; u > 2; u--) {
-        assert_ptr_equal(address_of(&k, param(&k, u)), copy[u - 3]); /* the plan's, while it has none */
-        assert_ptr_equal(take(&k, param(&k, u), k.streams[0]), copy[u - 3]);
-    }
-    assert_int_equal(deviations(&k), 3);
-}
-
 /* Another request holds the copy of u0, and another copy is free. */
 TEST(deviation)
 {
@@ -181,32 +122,6 @@ TEST(deviation_is_ordered)
     assert_true(is_raised_soon(&done));
 }
 
-TEST(seal)
-{
-    static const bp_strict levels[] = {BP_STRICT_OFF, BP_STRICT_WARN};
-    for (size_t i = 0; i < 2; i++) {
-        messages m = {0};
-        KIT k = six_units(levels[i], 2, &m);
-        void *low = take(&k, param(&k, 0), k.streams[0]);
-        void *high = take(&k, param(&k, 1), k.streams[0]);
-        drop(&k, param(&k, 0), k.streams[0]);
-        take(&k, param(&k, 2), k.streams[0]); /* shares with u0 */
-        drop(&k, param(&k, 1), k.streams[0]);
-        assert_ok(bp_pool_seal(k.pool)); /* with a live request */
-        assert_refused(&k, param(&k, 0), k.streams[0], "u0", "u2");
-        int answer = 9;
-        uint32_t id = param(&k, 0);
-        assert_ok(bp_pool_can_acquire(k.pool, &id, 1, NULL, 0, &answer));
-        assert_int_equal(answer, 0);
-        assert_false(try_take(&k, id, k.streams[0]));
-        assert_ptr_equal(take(&k, param(&k, 1), k.streams[0]), high);
-        drop(&k, param(&k, 2), k.streams[0]);
-        assert_ptr_equal(take(&k, id, k.streams[0]), low);
-        assert_int_equal(deviations(&k), 0);
-        assert_int_equal(m.count, 0);
-    }
-}
-
 /* ---- overflow ------------------------------------------------------------------------------------------------------ */
 
 TEST(overflow)
@@ -266,25 +181,6 @@ TEST(overflow)
         assert_int_equal(usage_of(k.device).committed_bytes, committed);
         assert_int_equal(statistics_of(k.pool).overflows, 3);
     }
-}
-
-/* Overflow is allowed, then the pool sealed: overflow requests are refused like any deviation. The smallest overflow memory fits one
- * request. */
-TEST(overflow_and_seal)
-{
-    KIT k = begin_kit(new_device(), SIX, PARAM_ONLY, BP_POLICY_MAX, 2);
-    bp_pool_config config = pool_config();
-    config.overflow_bytes = aligned(2000);
-    open_pool(&k, &config);
-    assert_ok(bp_pool_allow_overflow(k.pool, 1));
-    take(&k, param(&k, 0), k.streams[0]);
-    take(&k, param(&k, 1), k.streams[0]);
-    take(&k, param(&k, 2), k.streams[0]);
-    assert_false(try_take(&k, param(&k, 3), k.streams[0]));
-    drop(&k, param(&k, 2), k.streams[0]);
-    assert_ok(bp_pool_seal(k.pool));
-    assert_refused(&k, param(&k, 2), k.streams[0], "u2");
-    assert_false(try_take(&k, param(&k, 2), k.streams[0]));
 }
 
 /* Overflow memory smaller than the largest request serves small ones. */

@@ -82,31 +82,43 @@ TEST(finding)
 TEST(loading)
 {
     bp_cuda_driver driver;
+    const char *fake = getenv("FAKE_DRIVER");
+    assert_non_null(fake);
     assert_fails(bp_cuda_driver_load(NULL, NULL), BP_ERR_INVALID_ARGUMENT, "table");
     assert_fails(bp_cuda_driver_load("/nowhere/libcuda.so.1", &driver), BP_ERR_NO_DEVICE, "no CUDA driver", "/nowhere");
     assert_fails(bp_cuda_driver_load("libc.so.6", &driver), BP_ERR_NO_DEVICE, "libc.so.6", "not a CUDA driver");
-    fake_cuda_config config = defaults();
-    const char *fake = getenv("FAKE_DRIVER");
-    assert_non_null(fake);
-    config.version = 11080;
+    assert_fails(bp_cuda_driver_load(getenv("FAKE_STUB"), &driver), BP_ERR_NO_DEVICE, "stub");
+    assert_fails(bp_cuda_driver_load(getenv("FAKE_OLD"), &driver), BP_ERR_NO_DEVICE, "CUDA 11.8");
+    static const struct {
+        int version, devices;
+        const char *fails; /* this function, NULL: none */
+        int with;
+        const char *words; /* NULL: it is found */
+    } rows[] = {{12000, 1, NULL, 0, NULL},
+                {13000, 1, NULL, 0, NULL},
+                {11080, 1, NULL, 0, "11.8"},
+                {0, 1, NULL, 0, "of an unknown version: cuDriverGetVersion returned version 0"},
+                {13000, 0, NULL, 0, "no GPU"},
+                {13000, 1, "cuInit", 999, "does not start"},
+                {13000, 1, "cuInit", 802, "CUDA_ERROR_SYSTEM_NOT_READY"},
+                {13000, 1, "cuDriverGetVersion", 999, "of an unknown version: cuDriverGetVersion returned error 999"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        fake_cuda_config config = defaults();
+        config.version = rows[i].version;
+        config.devices = rows[i].devices;
+        fake_cuda_reset();
+        fake_cuda_configure(&config);
+        if (rows[i].fails != NULL)
+            assert_true(fake_cuda_fail(rows[i].fails, 1, rows[i].with));
+        if (rows[i].words != NULL) {
+            assert_fails(bp_cuda_driver_load(fake, &driver), BP_ERR_NO_DEVICE, rows[i].words);
+            continue;
+        }
+        assert_ok(bp_cuda_driver_load(fake, &driver));
+        assert_non_null(driver.cuStreamGetCaptureInfo);
+        assert_int_equal(driver.cuMulticastGetGranularity != NULL, rows[i].version > 12000);
+    }
     fake_cuda_reset();
-    fake_cuda_configure(&config);
-    assert_fails(bp_cuda_driver_load(fake, &driver), BP_ERR_NO_DEVICE, "11.8", "12.0");
-    config.version = 12000;
-    fake_cuda_reset();
-    fake_cuda_configure(&config);
-    assert_ok(bp_cuda_driver_load(fake, &driver));
-    assert_non_null(driver.cuStreamGetCaptureInfo);
-    config.version = 13000;
-    config.devices = 0;
-    fake_cuda_reset();
-    fake_cuda_configure(&config);
-    assert_fails(bp_cuda_driver_load(fake, &driver), BP_ERR_NO_DEVICE, "no GPU");
-    config.devices = 1;
-    fake_cuda_reset();
-    fake_cuda_configure(&config);
-    assert_true(fake_cuda_fail("cuInit", 1, 999));
-    assert_fails(bp_cuda_driver_load(fake, &driver), BP_ERR_NO_DEVICE, "does not start", "999");
 }
 
 /* ---- memory properties ----------------------------------------------------------------------------------------------- */

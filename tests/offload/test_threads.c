@@ -306,30 +306,6 @@ TEST(launches_beside)
     bp_capture_destroy(&l.capture);
 }
 
-/* A lease is returned by another thread than the one that took it. */
-static void *give_back(void *lease)
-{
-    bp_lease_return((bp_lease **)lease);
-    return NULL;
-}
-
-TEST(returned_elsewhere)
-{
-    STORE s = open_store(new_device(), NULL, NULL);
-    for (int i = 0; i < 10; i++) {
-        bp_lease *lease = NULL;
-        pthread_t thread;
-        assert_ok(bp_lease_take(s.offload, "state", "elsewhere", &lease));
-        assert_fails(bp_offload_begin(s.offload, "state", BP_OFFLOAD_KEEP), BP_ERR_SCHEDULE, "elsewhere");
-        assert_int_equal(pthread_create(&thread, NULL, give_back, &lease), 0);
-        assert_int_equal(pthread_join(thread, NULL), 0);
-        assert_null(lease);
-        keep(&s, "state");
-        bring_back(&s, "state", BP_RESTORE_LEAVE);
-    }
-    assert_bytes(&s);
-}
-
 /* ---- several pools -------------------------------------------------------------------------------------------------- */
 
 typedef struct trainer {
