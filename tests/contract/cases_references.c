@@ -15,34 +15,6 @@ CASE(walk)
     assert_int_equal(live_count(k.pool), 0);
 }
 
-CASE(repeated)
-{
-    KIT k = open_kit(allocator, device);
-    uint32_t id = param(&k, 0);
-    void *address = take(&k, id, k.streams[0]);
-    for (int i = 1; i < 4; i++)
-        assert_ptr_equal(take(&k, id, k.streams[i]), address);
-    assert_true(try_take(&k, id, k.streams[0]));
-    bp_live_request live = {.size = sizeof live};
-    size_t count;
-    assert_ok(bp_pool_live(k.pool, &live, 1, &count));
-    assert_int_equal(count, 1);
-    assert_int_equal(live.references, 5);
-    if (allocator->pooled) {
-        take(&k, param(&k, 1), k.streams[0]);
-        assert_false(try_take(&k, param(&k, 2), k.streams[0]));
-        for (int i = 0; i < 5; i++) {
-            assert_refused(&k, param(&k, 2), k.streams[2], "u2");
-            drop(&k, id, k.streams[i % KIT_STREAMS]);
-        }
-        take(&k, param(&k, 2), k.streams[0]);
-    } else {
-        for (int i = 0; i < 5; i++)
-            drop(&k, id, k.streams[0]);
-    }
-    assert_fails(bp_pool_release(k.pool, &id, 1, k.streams[0]), BP_ERR_SCHEDULE, "u0");
-}
-
 CASE(release_errors)
 {
     KIT k = open_kit(allocator, device);
@@ -97,30 +69,6 @@ CASE(refused)
     drop(&k, param(&k, 2), k.streams[0]);
     walk(&k, 2, NULL, false);
     end_kit(&k);
-}
-
-CASE(cancel)
-{
-    KIT k = open_kit(allocator, device);
-    uint32_t ids[] = {param(&k, 0), param(&k, 1)};
-    assert_ok(bp_pool_acquire(k.pool, ids, 2, k.streams[0], NULL));
-    assert_ok(bp_pool_cancel(k.pool, ids, 2));
-    assert_int_equal(live_count(k.pool), 0);
-    assert_int_equal(statistics_of(k.pool).cancelled, 2);
-    assert_int_equal(statistics_of(k.pool).releases, 0);
-    assert_fails(bp_pool_cancel(k.pool, ids, 1), BP_ERR_SCHEDULE, "u0"); /* two references */
-    assert_fails(bp_pool_release(k.pool, ids, 1, k.streams[0]), BP_ERR_SCHEDULE, "u0");
-    take(&k, param(&k, 2), k.streams[1]); /* the memory is free again */
-    take(&k, param(&k, 3), k.streams[1]);
-    snapshot before = snapshot_of(k.pool);
-    ids[0] = param(&k, 2);
-    ids[1] = param(&k, 3);
-    assert_ok(bp_pool_use(k.pool, ids + 1, 1, k.streams[2]));
-    assert_fails(bp_pool_cancel(k.pool, ids, 2), BP_ERR_SCHEDULE, "u3"); /* used */
-    assert_unchanged(k.pool, &before);
-    take(&k, ids[0], k.streams[1]);
-    assert_fails(bp_pool_cancel(k.pool, ids, 1), BP_ERR_SCHEDULE, "u2"); /* two references */
-    assert_int_equal(live_count(k.pool), 2);
 }
 
 CASE(streams)

@@ -40,6 +40,25 @@ bp_graph *end_graph(bp_stream *stream)
     return graph;
 }
 
+captured capture_on(const kit *k, bp_stream *stream, const uint32_t *owned)
+{
+    captured c = {.stream = stream, .capture = owned != NULL ? begin_owned(k, *owned) : begin(k)};
+    assert_ok(bp_graph_begin(stream));
+    return c;
+}
+
+void end_captured(captured *c)
+{
+    c->graph = end_graph(c->stream);
+    assert_ok(bp_capture_end(c->capture));
+}
+
+void forget(captured *c)
+{
+    bp_graph_destroy(&c->graph);
+    bp_capture_destroy(&c->capture);
+}
+
 void launch(bp_capture *capture, bp_graph *graph, bp_stream *stream)
 {
     assert_ok(bp_capture_before_launch(capture, stream));

@@ -15,6 +15,19 @@ bp_capture *begin(const kit *k);
 bp_capture *begin_owned(const kit *k, uint32_t owned);
 bp_graph *end_graph(bp_stream *stream);
 
+/* A capture of the pool, and of what the stream is given meanwhile. */
+typedef struct captured {
+    bp_stream *stream;
+    bp_capture *capture;
+    bp_graph *graph;
+} captured;
+
+/* Asserts that both begin; `owned` NULL: no request. */
+captured capture_on(const kit *k, bp_stream *stream, const uint32_t *owned);
+void end_captured(captured *c);
+void forget(captured *c);
+#define CAPTURED __attribute__((cleanup(forget))) captured
+
 /* Launches the graph, between before_launch and launched. */
 void launch(bp_capture *capture, bp_graph *graph, bp_stream *stream);
 

@@ -100,23 +100,19 @@ TEST(owned_moved)
     open_pool(&k, &config);
     uint32_t owned = param(&k, 0), other = param(&k, 2);
     void *address = take(&k, owned, k.streams[0]);
-    bp_capture *capture = begin_owned(&k, owned);
-    assert_ok(bp_graph_begin(k.streams[1]));
+    CAPTURED c = capture_on(&k, k.streams[1], &owned);
     assert_ok(bp_pool_use(k.pool, &owned, 1, k.streams[1]));
-    bp_graph *graph = end_graph(k.streams[1]);
-    assert_ok(bp_capture_end(capture));
+    end_captured(&c);
     drop(&k, owned, k.streams[0]);
     assert_ptr_equal(take(&k, other, k.streams[0]), address);
     assert_ptr_not_equal(take(&k, owned, k.streams[0]), address);
-    assert_fails(bp_capture_before_launch(capture, k.streams[1]), BP_ERR_SCHEDULE, "u0", "its address has changed");
+    assert_fails(bp_capture_before_launch(c.capture, k.streams[1]), BP_ERR_SCHEDULE, "u0", "its address has changed");
     drop(&k, owned, k.streams[0]);
     drop(&k, other, k.streams[0]);
     assert_ptr_equal(take(&k, owned, k.streams[0]), address);
-    assert_ok(bp_capture_before_launch(capture, k.streams[1]));
-    assert_ok(bp_capture_launched(capture, NULL));
+    assert_ok(bp_capture_before_launch(c.capture, k.streams[1]));
+    assert_ok(bp_capture_launched(c.capture, NULL));
     drop(&k, owned, k.streams[0]);
-    bp_graph_destroy(&graph);
-    bp_capture_destroy(&capture);
 }
 
 /* An owned request became live again after the capture: the launch waits once for the earlier users of its memory. */
@@ -125,32 +121,29 @@ TEST(owned_again)
     KIT k = open_max();
     uint32_t owned = param(&k, 0);
     take(&k, owned, k.streams[0]);
-    bp_capture *capture = begin_owned(&k, owned);
-    assert_ok(bp_graph_begin(k.streams[1]));
+    CAPTURED c = capture_on(&k, k.streams[1], &owned);
     drop(&k, owned, (take(&k, owned, k.streams[1]), k.streams[1]));
-    bp_graph *graph = end_graph(k.streams[1]);
-    assert_ok(bp_capture_end(capture));
+    end_captured(&c);
     gate g = {0}, h = {0};
     flag ran = 0, again = 0;
     assert_ok(bp_pool_use(k.pool, &owned, 1, k.streams[2]));
     block(k.streams[2], &g);
     drop(&k, owned, k.streams[2]);
     take(&k, owned, k.streams[0]);
-    launch(capture, graph, k.streams[1]);
+    launch(c.capture, c.graph, k.streams[1]);
     raise_on(k.streams[1], &ran);
     assert_true(stays_down(&ran));
     unblock(&g);
     assert_true(is_raised_soon(&ran));
     block(k.streams[0], &h); /* later work of its holders does not concern the next launch */
     block(k.streams[2], &h);
-    assert_ok(bp_capture_before_launch(capture, k.streams[1]));
-    assert_ok(bp_capture_launched(capture, k.streams[1]));
+    assert_ok(bp_capture_before_launch(c.capture, k.streams[1]));
+    assert_ok(bp_capture_launched(c.capture, k.streams[1]));
     raise_on(k.streams[1], &again);
     assert_true(is_raised_soon(&again));
     unblock(&h);
     drop(&k, owned, k.streams[0]);
-    bp_graph_destroy(&graph);
-    bp_capture_destroy(&capture);
+    forget(&c);
     assert_serves(&k);
 }
 
@@ -164,24 +157,21 @@ TEST(owned_zeros)
     assert_ok(bp_pool_bind(k.pool, &bind, &id));
     assert_ok(bp_pool_set_zero(k.pool, &id, 1, BP_ZERO_ALL));
     take(&k, id, k.streams[0]);
-    bp_capture *capture = begin(&k);
-    assert_ok(bp_graph_begin(k.streams[1]));
+    CAPTURED c = capture_on(&k, k.streams[1], NULL);
     drop(&k, id, (take(&k, id, k.streams[1]), k.streams[1]));
-    bp_graph *graph = end_graph(k.streams[1]);
-    assert_ok(bp_capture_end(capture));
+    end_captured(&c);
     drop(&k, id, k.streams[0]);
     gate g = {0};
     flag ran = 0;
     block(k.streams[0], &g);
     take(&k, id, k.streams[0]);
-    launch(capture, graph, k.streams[1]);
+    launch(c.capture, c.graph, k.streams[1]);
     raise_on(k.streams[1], &ran);
     assert_true(stays_down(&ran));
     unblock(&g);
     assert_true(is_raised_soon(&ran));
     drop(&k, id, k.streams[0]);
-    bp_graph_destroy(&graph);
-    bp_capture_destroy(&capture);
+    forget(&c);
     assert_serves(&k);
 }
 
@@ -194,23 +184,20 @@ TEST(owned_on_most_streams)
     for (int i = 0; i < BP_LIVE_STREAMS; i++)
         assert_ok(bp_stream_create(k.device, NULL, &streams[i]));
     take(&k, owned, streams[0]);
-    bp_capture *capture = begin_owned(&k, owned);
-    assert_ok(bp_graph_begin(k.streams[1]));
+    CAPTURED c = capture_on(&k, k.streams[1], &owned);
     assert_ok(bp_pool_use(k.pool, &owned, 1, k.streams[1]));
     drop(&k, param(&k, 1), (take(&k, param(&k, 1), k.streams[1]), k.streams[1]));
-    bp_graph *graph = end_graph(k.streams[1]);
-    assert_ok(bp_capture_end(capture));
+    end_captured(&c);
     for (int i = 1; i < BP_LIVE_STREAMS; i++)
         assert_ok(bp_pool_use(k.pool, &owned, 1, streams[i]));
-    assert_fails(bp_capture_before_launch(capture, k.streams[1]), BP_ERR_SCHEDULE, "u0", "8 streams");
+    assert_fails(bp_capture_before_launch(c.capture, k.streams[1]), BP_ERR_SCHEDULE, "u0", "8 streams");
     drop(&k, param(&k, 1), (take(&k, param(&k, 1), k.streams[2]), k.streams[2])); /* nothing was taken */
-    assert_ok(bp_capture_before_launch(capture, streams[3]));
-    assert_ok(bp_capture_launched(capture, NULL));
+    assert_ok(bp_capture_before_launch(c.capture, streams[3]));
+    assert_ok(bp_capture_launched(c.capture, NULL));
     drop(&k, owned, streams[0]);
     for (int i = 0; i < BP_LIVE_STREAMS; i++)
         bp_stream_destroy(&streams[i]);
-    bp_graph_destroy(&graph);
-    bp_capture_destroy(&capture);
+    forget(&c);
     assert_serves(&k);
 }
 

@@ -135,24 +135,20 @@ TEST(matrix_registration)
     const int slabs = (int)bp_pool_get_info(k.pool)->slab_count;
     assert_ok(bp_pool_attach(k.pool, &COUNTING, &before));
     assert_int_equal(before, slabs);
-    bp_capture *capture = begin(&k);
-    assert_ok(bp_graph_begin(k.streams[0]));
+    CAPTURED c = capture_on(&k, k.streams[0], NULL);
     drop(&k, param(&k, 0), (take(&k, param(&k, 0), k.streams[0]), k.streams[0]));
     assert_fails(bp_pool_attach(k.pool, &COUNTING, &inside), BP_ERR_CAPTURE, "capture.0", "before or after");
     assert_fails(bp_pool_detach(k.pool, &COUNTING, &before), BP_ERR_CAPTURE, "bp_pool_detach");
     assert_fails(bp_pool_set_stream(k.pool, k.ids, 1, k.streams[0]), BP_ERR_CAPTURE, "bp_pool_set_stream");
-    bp_graph *graph = end_graph(k.streams[0]);
-    assert_ok(bp_capture_end(capture));
+    end_captured(&c);
     assert_int_equal(before, slabs);
     assert_int_equal(inside, 0);
     assert_ok(bp_pool_attach(k.pool, &COUNTING, &after));
     assert_int_equal(after, slabs);
-    launch(capture, graph, k.streams[0]);
+    launch(c.capture, c.graph, k.streams[0]);
     assert_ok(bp_pool_detach(k.pool, &COUNTING, &after));
     assert_ok(bp_pool_detach(k.pool, &COUNTING, &before));
     assert_int_equal(before, 0);
-    bp_graph_destroy(&graph);
-    bp_capture_destroy(&capture);
 }
 
 TEST(dynamic_inside)
@@ -186,21 +182,17 @@ TEST(no_deviation_inside)
     open_pool(&k, &config);
     assert_ok(bp_pool_allow_overflow(k.pool, 1));
     void *first = address_of(&k, param(&k, 0)); /* the first copy, of u0 and u2 */
-    bp_capture *capture = begin(&k);
-    assert_ok(bp_graph_begin(k.streams[0]));
+    CAPTURED c = capture_on(&k, k.streams[0], NULL);
     assert_ptr_equal(take(&k, param(&k, 2), k.streams[0]), first);
     assert_refused(&k, param(&k, 0), k.streams[0], "u0", "u2, bucket.0 holds it");
     drop(&k, param(&k, 2), k.streams[0]);
     assert_ptr_equal(take(&k, param(&k, 0), k.streams[0]), first);
     drop(&k, param(&k, 0), k.streams[0]);
-    bp_graph *graph = end_graph(k.streams[0]);
-    assert_ok(bp_capture_end(capture));
+    end_captured(&c);
     assert_ptr_equal(take(&k, param(&k, 2), k.streams[0]), first);
     assert_ptr_not_equal(take(&k, param(&k, 0), k.streams[0]), first); /* may move again outside */
     drop(&k, param(&k, 0), k.streams[0]);
     drop(&k, param(&k, 2), k.streams[0]);
-    bp_graph_destroy(&graph);
-    bp_capture_destroy(&capture);
 }
 
 TEST(streams_made_inside)
@@ -369,18 +361,14 @@ TEST(pool_destroyed_while_others_capture)
 TEST(touched_slabs)
 {
     KIT k = open_max();
-    bp_capture *capture = begin(&k);
-    assert_ok(bp_graph_begin(k.streams[0]));
+    CAPTURED c = capture_on(&k, k.streams[0], NULL);
     uint32_t id = param(&k, 4);
     void *address = take(&k, id, k.streams[0]);
     drop(&k, id, k.streams[0]);
-    bp_graph *graph = end_graph(k.streams[0]);
-    assert_ok(bp_capture_end(capture));
+    end_captured(&c);
     for (uint32_t s = 0; s < bp_pool_get_info(k.pool)->slab_count; s++) {
         const bp_pool_slab slab = bp_pool_get_info(k.pool)->slabs[s];
         bool inside = (char *)address >= (char *)slab.address && (char *)address < (char *)slab.address + slab.bytes;
-        assert_int_equal(touched_slab(capture, s) != NULL, inside);
+        assert_int_equal(touched_slab(c.capture, s) != NULL, inside);
     }
-    bp_graph_destroy(&graph);
-    bp_capture_destroy(&capture);
 }

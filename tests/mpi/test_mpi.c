@@ -4,6 +4,7 @@
 
 #include <mpi.h>
 
+#include "comms/numbers.h"
 #include "support/pools.h"
 
 static bool by_caller;
@@ -84,57 +85,15 @@ TEST(other_communicators)
 
 #define COUNT 37
 
-/* Integers that every dtype represents exactly, and their sums too. */
-static int64_t element(uint32_t of_rank, uint32_t index)
-{
-    return (int64_t)((of_rank * 5 + index * 3) % 23) - 11;
-}
-
-static uint16_t small_bits(bp_dtype dtype, int64_t value)
-{
-    float f = (float)value;
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    if (dtype == BP_DTYPE_BF16)
-        return (uint16_t)(bits >> 16);
-    if (value == 0)
-        return 0;
-    return (uint16_t)((bits >> 16 & 0x8000) | (((bits >> 23 & 255) - 112) << 10) | (bits >> 13 & 0x3ff));
-}
-
-static void store(void *memory, bp_dtype dtype, size_t index, int64_t value)
-{
-    switch (dtype) {
-    case BP_DTYPE_FP32: ((float *)memory)[index] = (float)value; break;
-    case BP_DTYPE_INT32: ((int32_t *)memory)[index] = (int32_t)value; break;
-    case BP_DTYPE_INT64: ((int64_t *)memory)[index] = value; break;
-    default: ((uint16_t *)memory)[index] = small_bits(dtype, value); break;
-    }
-}
-
-static int64_t reduced(bp_reduction reduction, uint32_t index)
-{
-    int64_t result = element(0, index);
-    for (uint32_t i = 1; i < ranks; i++) {
-        int64_t other = element(i, index);
-        if (reduction == BP_REDUCE_SUM)
-            result += other;
-        else if ((reduction == BP_REDUCE_MAX) == (other > result))
-            result = other;
-    }
-    return result;
-}
-
 static void check_reductions(bp_dtype dtype, bp_reduction reduction)
 {
-    uint64_t bytes = 0;
-    assert_ok(bp_dtype_bytes(dtype, 1, &bytes));
+    const size_t bytes = element_bytes(dtype);
     size_t total = (size_t)COUNT * ranks;
     uint8_t *from = calloc(total, bytes), *to = calloc(total, bytes), *expected = calloc(total, bytes);
     assert_true(from != NULL && to != NULL && expected != NULL);
     for (size_t i = 0; i < total; i++) {
-        store(from, dtype, i, element(rank, (uint32_t)i));
-        store(expected, dtype, i, reduced(reduction, (uint32_t)i));
+        put_number(from, i, dtype, number_at(rank, i));
+        put_number(expected, i, dtype, reduced_number(ranks, i, reduction));
     }
     const uint8_t *block = expected + rank * COUNT * bytes;
     assert_ok(bp_comm_reduce_scatter(everybody, from, to, COUNT, dtype, reduction, stream));
@@ -153,10 +112,9 @@ static void check_reductions(bp_dtype dtype, bp_reduction reduction)
 
 TEST(reductions)
 {
-    const bp_dtype dtypes[] = {BP_DTYPE_FP32, BP_DTYPE_FP16, BP_DTYPE_BF16, BP_DTYPE_INT32, BP_DTYPE_INT64};
-    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
+    for (size_t d = 0; d < SERVED_COUNT; d++)
         for (int reduction = BP_REDUCE_SUM; reduction <= BP_REDUCE_MIN; reduction++)
-            check_reductions(dtypes[d], (bp_reduction)reduction);
+            check_reductions(SERVED[d], (bp_reduction)reduction);
     uint8_t bytes[64] = {0};
     assert_fails(bp_comm_all_reduce(everybody, bytes, bytes, 8, BP_DTYPE_FP8_E4M3, BP_REDUCE_SUM, stream),
                  BP_ERR_UNSUPPORTED, "fp8_e4m3");
@@ -167,7 +125,8 @@ TEST(reductions)
 /* bf16 has 8 significant bits: 256 + 1 rounds, at each step. */
 TEST(halves_round)
 {
-    uint16_t from = small_bits(BP_DTYPE_BF16, rank == 0 ? 256 : 1), to = 0;
+    uint16_t from = 0, to = 0;
+    put_number(&from, 0, BP_DTYPE_BF16, rank == 0 ? 256 : 1);
     assert_ok(bp_comm_all_reduce(everybody, &from, &to, 1, BP_DTYPE_BF16, BP_REDUCE_SUM, stream));
     uint32_t bits = (uint32_t)to << 16;
     float sum;

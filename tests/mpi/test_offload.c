@@ -1,4 +1,4 @@
-/* Offload of registered memory by several processes: all of them or none, whichever fails. */
+/* Offload of registered memory by several processes. What happens where one fails is tested with threads (offload/test_ranks.c). */
 #include <bucketpool/comm_mpi.h>
 
 #include <mpi.h>
@@ -9,7 +9,6 @@ static bp_comm *everybody;
 static uint32_t rank, ranks;
 
 static const store_options SHARDS = {.groups = {[2] = "shards", [3] = "shards", [4] = "shards"}};
-static const trip KEPT = {"shards", true, BP_RESTORE_LEAVE};
 
 static store open_registered(faults *f, bp_registration **registration)
 {
@@ -61,53 +60,6 @@ TEST(rounds)
         finish_restore(&s, "grad", BP_RESTORE_ZERO);
         finish_restore(&s, "shards", BP_RESTORE_LEAVE);
         assert_bytes(&s);
-    }
-    close_registered(&s, &registration);
-}
-
-/* Each rank in turn has live requests and cannot offload. */
-TEST(busy)
-{
-    faults f;
-    bp_registration *registration = NULL;
-    store s = open_registered(&f, &registration);
-    uint32_t id = of_role(&s, BP_ROLE_PARAM);
-    for (uint32_t who = 0; who < ranks; who++) {
-        char named[32];
-        snprintf(named, sizeof named, "rank %u of", who);
-        if (rank == who)
-            take(&s.k, id, s.k.streams[0]);
-        assert_fails(bp_offload_begin(s.offload, "param", BP_OFFLOAD_KEEP), BP_ERR_SCHEDULE, named, "u0");
-        assert_residency(&s, "param", BP_RESIDENT);
-        if (rank == who)
-            drop(&s.k, id, s.k.streams[0]);
-        work_on(&s, id, s.k.streams[1], s.k.streams[2]);
-    }
-    keep(&s, "param");
-    bring_back(&s, "param", BP_RESTORE_LEAVE);
-    close_registered(&s, &registration);
-}
-
-/* Each rank in turn runs out of memory, at each slab. */
-TEST(short)
-{
-    faults f;
-    bp_registration *registration = NULL;
-    store s = open_registered(&f, &registration);
-    for (uint32_t who = 0; who < ranks; who++) {
-        for (unsigned nth = 1; nth <= 3; nth++) {
-            char named[32];
-            snprintf(named, sizeof named, "rank %u of", who);
-            advance_to(&s, &KEPT, BEGIN_RESTORE);
-            store_state before = state_of(&s);
-            if (rank == who)
-                inject(&f, nth, OP_COMMIT, false, BP_ERR_NO_DEVICE_MEMORY);
-            assert_fails(bp_restore_begin(s.offload, "shards", BP_RESTORE_LEAVE), BP_ERR_NO_DEVICE_MEMORY, named,
-                         "injected");
-            no_faults(&f);
-            assert_same_state(&s, &before);
-            recover(&s, &KEPT);
-        }
     }
     close_registered(&s, &registration);
 }

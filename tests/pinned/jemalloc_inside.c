@@ -19,7 +19,7 @@ static bp_pinned *new_jemalloc(bp_device *device, uint64_t slab_bytes)
 /* Memory of the C library is freed by the same malloc, and vice versa, while pieces are allocated and freed. */
 static void test_malloc_is_coherent(void **state)
 {
-    bp_device *device = new_device();
+    DEVICE *device = new_device();
     bp_pinned *pinned = new_jemalloc(device, SLAB);
     for (unsigned i = 1; i < 2000; i++) {
         char text[600], *printed = NULL, *line = NULL;
@@ -45,13 +45,12 @@ static void test_malloc_is_coherent(void **state)
     }
     free(strdup("the one that is easy to get wrong"));
     bp_pinned_destroy(&pinned);
-    end_device(&device);
 }
 
 /* All pieces are inside the slab, also when it is full; afterwards it can be allocated as a whole again. */
 static void test_slab_recovers(void **state)
 {
-    bp_device *device = new_device();
+    DEVICE *device = new_device();
     const uint64_t odd[] = {SLAB, 64 * MIB, SLAB + 4 * KIB, 9 * MIB + 100 * KIB, 192 * KIB};
     for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
         bp_pinned *pinned = new_jemalloc(device, odd[i]);
@@ -71,13 +70,12 @@ static void test_slab_recovers(void **state)
         assert_int_equal(pinned_bytes(), odd[i]);
         bp_pinned_destroy(&pinned);
     }
-    end_device(&device);
 }
 
 /* jemalloc's metadata (2 MiB per arena) is not taken from the slab. */
 static void test_slab_is_usable(void **state)
 {
-    bp_device *device = new_device();
+    DEVICE *device = new_device();
     bp_pinned *pinned = new_jemalloc(device, 4 * MIB);
     void *pieces[4 * MIB / (4 * KIB)];
     size_t count = 0;
@@ -89,13 +87,12 @@ static void test_slab_is_usable(void **state)
     while (count > 0)
         assert_ok(bp_pinned_free(pinned, pieces[--count]));
     bp_pinned_destroy(&pinned);
-    end_device(&device);
 }
 
 /* An empty slab serves small requests at once, whatever it held before. */
 static void test_empty_slab_serves_small(void **state)
 {
-    bp_device *device = new_device();
+    DEVICE *device = new_device();
     bp_pinned *pinned = new_jemalloc(device, 2 * MIB);
     for (uint64_t bytes = 1; bytes < MIB; bytes = bytes * 3 / 2 + 1) {
         void *piece;
@@ -106,13 +103,12 @@ static void test_empty_slab_serves_small(void **state)
         assert_ok(bp_pinned_free(pinned, piece));
     }
     bp_pinned_destroy(&pinned);
-    end_device(&device);
 }
 
 /* Freed memory stays mapped: pages that returned to the system would not be the pinned ones. */
 static void test_freed_pages_stay(void **state)
 {
-    bp_device *device = new_device();
+    DEVICE *device = new_device();
     bp_pinned *pinned = new_jemalloc(device, SLAB);
     void *piece;
     assert_ok(bp_pinned_allocate(pinned, 6 * MIB, 0, &piece));
@@ -126,7 +122,6 @@ static void test_freed_pages_stay(void **state)
     assert_int_equal(zeros, 0);
     assert_int_equal(pinned_bytes(), SLAB);
     bp_pinned_destroy(&pinned);
-    end_device(&device);
 }
 
 static size_t mapped_pages(void)
@@ -153,7 +148,7 @@ static void test_arenas_go(void **state)
     char because[BP_JEMALLOC_BECAUSE_BYTES];
     bp_jemalloc jemalloc;
     assert_true(bp_jemalloc_find(&jemalloc, because));
-    bp_device *device = new_device();
+    DEVICE *device = new_device();
     unsigned arenas_before = 0;
     size_t pages_before = 0;
     for (unsigned turn = 0; turn < 300; turn++) {
@@ -171,7 +166,6 @@ static void test_arenas_go(void **state)
     }
     assert_int_equal(arenas(&jemalloc), arenas_before);
     assert_in_range(mapped_pages(), 0, pages_before + 1024);
-    end_device(&device);
 }
 
 static size_t dirty_pages(const bp_jemalloc *jemalloc, unsigned index)
@@ -209,7 +203,7 @@ static void test_hooks(void **state)
     unsigned index;
     bool zero = false, commit = false;
     assert_true(bp_jemalloc_find(&jemalloc, because));
-    bp_device *device = new_device();
+    DEVICE *device = new_device();
     bp_pinned *pinned = new_jemalloc(device, SLAB);
     uint8_t *piece;
     assert_ok(bp_pinned_allocate(pinned, 2 * MIB, 0, (void **)&piece));
@@ -229,12 +223,11 @@ static void test_hooks(void **state)
     assert_true(dirty_pages(&jemalloc, index) >= 2 * MIB / 4096);
     bp_pinned_destroy(&pinned);
     assert_null(hooks_of_slab(&jemalloc, &index)); /* none is left behind */
-    end_device(&device);
 }
 
 static void test_two_at_once(void **state)
 {
-    bp_device *device = new_device();
+    DEVICE *device = new_device();
     bp_pinned *a = new_jemalloc(device, SLAB), *b = new_jemalloc(device, SLAB);
     void *in_a, *in_b;
     assert_ok(bp_pinned_allocate(a, 4 * MIB, 0, &in_a));
@@ -247,13 +240,12 @@ static void test_two_at_once(void **state)
     assert_fails(bp_pinned_free(b, in_b), BP_ERR_INVALID_ARGUMENT, "not the address");
     walk(b, 5, 300, MIB, NULL);
     bp_pinned_destroy(&b);
-    end_device(&device);
 }
 
 /* More pieces than 2 MiB of metadata can describe. */
 static void test_very_many(void **state)
 {
-    bp_device *device = new_device();
+    DEVICE *device = new_device();
     bp_pinned *pinned = new_jemalloc(device, 512 * MIB);
     const size_t most = 20000;
     void **pieces = calloc(most, sizeof *pieces);
@@ -270,14 +262,13 @@ static void test_very_many(void **state)
     free(pieces);
     assert_ok(bp_pinned_allocate(pinned, 400 * MIB, 0, &(void *){NULL}));
     bp_pinned_destroy(&pinned);
-    end_device(&device);
 }
 
 static const char *expected_name;
 
 static void test_name(void **state)
 {
-    bp_device *device = new_device();
+    DEVICE *device = new_device();
     bp_pinned *pinned = new_pinned(device, NULL);
     const char *name = statistics_of(pinned).allocator;
     print_message("%s\n", name);
@@ -292,7 +283,6 @@ static void test_name(void **state)
     assert_string_equal(statistics_of(pinned).allocator, "plain");
     assert_string_equal(statistics_of(pinned).because, "");
     bp_pinned_destroy(&pinned);
-    end_device(&device);
 }
 
 int run_inside(const char *name)

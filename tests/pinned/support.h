@@ -23,6 +23,9 @@ void assert_status(bp_status status, bp_status expected, const char *word, const
 bp_device *new_device(void);
 /* Asserts that nothing is pinned any more. */
 void end_device(bp_device **device);
+/* Variables that end with their block. */
+#define DEVICE __attribute__((cleanup(end_device))) bp_device
+#define PINNED __attribute__((cleanup(bp_pinned_destroy))) bp_pinned
 
 /* The `nth` call of `operation` (pin, unpin) fails, and with `keep` all later ones. 0: none. */
 void fail_device(device_operation operation, unsigned nth, bool keep);

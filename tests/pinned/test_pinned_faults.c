@@ -102,7 +102,7 @@ static void assert_unchanged(const bp_pinned *pinned, const state_before *before
 
 TEST(create)
 {
-    bp_device *device = new_device();
+    DEVICE *device = new_device();
     for (unsigned keep = 0; keep < 2; keep++) {
         unsigned nth = 1;
         for (bool met = true; met; nth++) {
@@ -118,13 +118,12 @@ TEST(create)
         }
         assert_true(nth > 2);
     }
-    end_device(&device);
 }
 
 /* If no arena can be made, pinned memory works without, unless jemalloc was required. Without jemalloc fewer operations can fail. */
 TEST(create_arena)
 {
-    bp_device *device = new_device();
+    DEVICE *device = new_device();
     bp_pinned *pinned = new_pinned(device, NULL);
     const bool has_jemalloc = strcmp(statistics_of(pinned).allocator, "plain") != 0;
     bp_pinned_destroy(&pinned);
@@ -153,17 +152,16 @@ TEST(create_arena)
     assert_int_equal(without, has_jemalloc ? 2 : 0);
     assert_int_equal(refused, has_jemalloc ? 2 : 0);
     assert_in_range(mapped_pages(), 0, mapped + 2048);
-    end_device(&device);
 }
 
 /* The first small piece makes the slab; planned ones have separate pages. */
 TEST(allocate)
 {
     for (unsigned keep = 0; keep < 2; keep++) {
-        bp_device *device = new_device();
+        DEVICE *device = new_device();
         const bp_pinned_config config = small_config(BP_PINNED_PLAIN, 4 * MIB);
         const uint64_t sizes[] = {100, 3 * MIB, 200 * KIB, 20 * MIB};
-        bp_pinned *pinned = new_pinned(device, &config);
+        PINNED *pinned = new_pinned(device, &config);
         unsigned failures = 0;
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
             bool met = true;
@@ -191,14 +189,12 @@ TEST(allocate)
             }
         }
         assert_true(failures >= 6);
-        bp_pinned_destroy(&pinned);
-        end_device(&device);
     }
 }
 
 TEST(device_fails)
 {
-    bp_device *device = new_device();
+    DEVICE *device = new_device();
     const bp_pinned_config config = small_config(BP_PINNED_AUTO, 4 * MIB);
     bp_pinned *pinned = new_pinned(device, &config);
     void *small = NULL, *planned = NULL;
@@ -229,13 +225,12 @@ TEST(device_fails)
     fail_device(OP_UNPIN, 1, false);
     assert_fails(bp_pinned_free(pinned, planned), BP_ERR_DEVICE, "injected");
     bp_pinned_destroy(&pinned); /* tries again */
-    end_device(&device);
 }
 
 /* Memory that the device fails to unpin stays mapped: the device may still write there. */
 TEST(device_keeps)
 {
-    bp_device *device = new_device();
+    DEVICE *device = new_device();
     const bp_pinned_config config = small_config(BP_PINNED_PLAIN, MIB);
     bp_pinned *pinned = new_pinned(device, &config);
     void *small, *planned, *kept[2];
@@ -253,13 +248,12 @@ TEST(device_keeps)
         assert_ok(bp_device_unpin(device, kept[i], MIB));
         assert_int_equal(munmap(kept[i], MIB), 0);
     }
-    end_device(&device);
 }
 
 /* Fewer threads touch it then. */
 TEST(no_threads)
 {
-    bp_device *device = new_device();
+    DEVICE *device = new_device();
     bp_pinned_config config = small_config(BP_PINNED_PLAIN, 0);
     for (unsigned allowed = 0; allowed < 2; allowed++) {
         config.touch_threads = 4;
@@ -277,5 +271,4 @@ TEST(no_threads)
         assert_int_equal(threads_started, 3); /* and the caller */
         bp_pinned_destroy(&pinned);
     }
-    end_device(&device);
 }

@@ -38,7 +38,7 @@ static int start(const char *program, const char *name, const char *const *setti
 /* This process, without jemalloc at first. Debian's build cannot be loaded here; one built for dlopen can. */
 TEST(plain_process)
 {
-    bp_device *device = new_device();
+    DEVICE *device = new_device();
     bp_pinned_config config = small_config(BP_PINNED_JEMALLOC, 0);
     bp_pinned *pinned = new_pinned(device, NULL), *asked = NULL;
     const char *name = statistics_of(pinned).allocator, *because = statistics_of(pinned).because;
@@ -58,7 +58,6 @@ TEST(plain_process)
     walk(pinned, 1, 500, MIB, NULL);
     free(strdup("with what is the program's malloc"));
     bp_pinned_destroy(&pinned);
-    end_device(&device);
 }
 
 TEST(preloaded)

@@ -43,7 +43,7 @@ static bool is_touched(void *address, uint64_t bytes)
 
 TEST(huge_pages)
 {
-    bp_device *device = new_device();
+    DEVICE *device = new_device();
     for (int ordinary = 0; ordinary < 2; ordinary++) {
         bp_pinned_config config = small_config(BP_PINNED_PLAIN, 4 * MIB);
         config.no_huge_pages = ordinary;
@@ -66,13 +66,12 @@ TEST(huge_pages)
         assert_in_range(statistics_of(pinned).huge_bytes, counted, counted + 4 * MIB);
         bp_pinned_destroy(&pinned);
     }
-    end_device(&device);
 }
 
 TEST(memory_returns_to_system)
 {
-    bp_device *device = new_device();
-    bp_pinned *pinned = new_pinned(device, NULL);
+    DEVICE *device = new_device();
+    PINNED *pinned = new_pinned(device, NULL);
     void *piece;
     const uint64_t before = resident_bytes();
     assert_ok(bp_pinned_allocate(pinned, 64 * MIB, 0, &piece));
@@ -80,15 +79,13 @@ TEST(memory_returns_to_system)
     assert_true(during >= before + 60 * MIB);
     assert_ok(bp_pinned_free(pinned, piece));
     assert_true(resident_bytes() + 60 * MIB <= during);
-    bp_pinned_destroy(&pinned);
-    end_device(&device);
 }
 
 /* An overrun at either end does not reach neighbouring memory. */
 TEST(ends)
 {
-    bp_device *device = new_device();
-    bp_pinned *pinned = new_pinned(device, NULL);
+    DEVICE *device = new_device();
+    PINNED *pinned = new_pinned(device, NULL);
     void *piece;
     assert_ok(bp_pinned_allocate(pinned, 3 * MIB, 0, &piece));
     int ends[2];
@@ -98,8 +95,6 @@ TEST(ends)
     assert_int_equal(write(ends[1], (uint8_t *)piece - 1, 1), -1);
     close(ends[0]);
     close(ends[1]);
-    bp_pinned_destroy(&pinned);
-    end_device(&device);
 }
 
 TEST(touch)

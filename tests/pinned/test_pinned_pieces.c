@@ -9,7 +9,7 @@ TEST(random)
 {
     unsigned refused = 0;
     for (uint64_t seed = 0; seed < 8; seed++) {
-        bp_device *device = new_device();
+        DEVICE *device = new_device();
         bp_pinned_config config = small_config(BP_PINNED_PLAIN, (1 + seed % 4) * MIB + (seed % 2) * 4 * KIB);
         config.planned_bytes = seed % 3 == 0 ? 64 * KIB : 0;
         config.most_bytes = 12 * MIB;
@@ -23,7 +23,6 @@ TEST(random)
         assert_in_range(s.peak_pinned_bytes, s.pinned_bytes, config.most_bytes);
         bp_pinned_destroy(&pinned);
         assert_null(pinned);
-        end_device(&device);
     }
     assert_true(refused > 50); /* limits were met */
 }
@@ -31,10 +30,10 @@ TEST(random)
 /* The slab is full to the last page, and after any use it can be allocated as one piece again. */
 TEST(slab_recovers)
 {
-    bp_device *device = new_device();
+    DEVICE *device = new_device();
     bp_pinned_config config = small_config(BP_PINNED_PLAIN, SLAB);
     config.planned_bytes = 2 * SLAB;
-    bp_pinned *pinned = new_pinned(device, &config);
+    PINNED *pinned = new_pinned(device, &config);
     void *pages[SLAB / 4096], *more = NULL, *whole;
     for (unsigned turn = 0; turn < 3; turn++) {
         for (size_t i = 0; i < SLAB / 4096; i++)
@@ -51,14 +50,12 @@ TEST(slab_recovers)
     }
     assert_fails(bp_pinned_allocate(pinned, SLAB + 1, 0, &more), BP_ERR_NO_HOST_MEMORY, "slab_bytes");
     assert_int_equal(pinned_bytes(), SLAB);
-    bp_pinned_destroy(&pinned);
-    end_device(&device);
 }
 
 /* No size class rounds a planned piece up, and freed memory is unmapped. */
 TEST(planned_to_the_page)
 {
-    bp_device *device = new_device();
+    DEVICE *device = new_device();
     bp_pinned *pinned = new_pinned(device, NULL);
     assert_int_equal(pinned_ranges(), 0);
     void *a, *b;
@@ -79,12 +76,11 @@ TEST(planned_to_the_page)
     assert_int_equal(s.pinned_bytes, MIB);
     assert_int_equal(s.peak_pinned_bytes, 6 * MIB + (uint64_t)sysconf(_SC_PAGESIZE));
     bp_pinned_destroy(&pinned); /* frees the allocated pieces, too */
-    end_device(&device);
 }
 
 TEST(limits)
 {
-    bp_device *device = new_device();
+    DEVICE *device = new_device();
     bp_pinned_config config = small_config(BP_PINNED_PLAIN, 2 * MIB);
     config.most_bytes = 5 * MIB;
     bp_pinned *pinned = new_pinned(device, &config);
@@ -110,12 +106,11 @@ TEST(limits)
     assert_fails(bp_pinned_allocate(pinned, (uint64_t)1 << 60, 0, &c), BP_ERR_NO_HOST_MEMORY, "1152921504606846976");
     assert_int_equal(pinned_ranges(), 0);
     bp_pinned_destroy(&pinned);
-    end_device(&device);
 }
 
 TEST(freeing)
 {
-    bp_device *device = new_device();
+    DEVICE *device = new_device();
     bp_pinned_config config = small_config(BP_PINNED_PLAIN, SLAB);
     bp_pinned *pinned = new_pinned(device, &config);
     void *small, *planned, *other;
@@ -135,12 +130,11 @@ TEST(freeing)
     bp_pinned_destroy(&pinned);
     bp_pinned_destroy(&pinned);
     bp_pinned_destroy(NULL);
-    end_device(&device);
 }
 
 TEST(arguments)
 {
-    bp_device *device = new_device();
+    DEVICE *device = new_device();
     bp_pinned *pinned = NULL;
     bp_pinned_config good = small_config(BP_PINNED_PLAIN, 0), bad;
     assert_fails(bp_pinned_config_init(NULL, sizeof good), BP_ERR_INVALID_ARGUMENT, "is NULL");
@@ -175,14 +169,13 @@ TEST(arguments)
     assert_string_equal(statistics_of(pinned).allocator, "plain");
     assert_string_equal(statistics_of(pinned).because, "");
     bp_pinned_destroy(&pinned);
-    end_device(&device);
 }
 
 /* The defaults: a slab of 64 MiB, planned from 1 MiB on; the device outlives it. */
 TEST(defaults)
 {
-    bp_device *device = new_device();
-    bp_pinned *pinned = new_pinned(device, NULL);
+    DEVICE *device = new_device();
+    PINNED *pinned = new_pinned(device, NULL);
     bp_device *kept = device;
     bp_device_destroy(&device);
     void *small, *planned;
@@ -195,6 +188,4 @@ TEST(defaults)
     assert_int_equal(s.planned_bytes, MIB);
     assert_int_equal(s.pinned_bytes, 65 * MIB);
     assert_non_null(kept);
-    bp_pinned_destroy(&pinned);
-    end_device(&device);
 }

@@ -42,9 +42,9 @@ static void *work(void *argument)
 
 static void run(bp_pinned_allocator allocator)
 {
-    bp_device *device = new_device();
+    DEVICE *device = new_device();
     const bp_pinned_config config = small_config(allocator, 4 * MIB);
-    bp_pinned *pinned = new_pinned(device, &config);
+    PINNED *pinned = new_pinned(device, &config);
     _Atomic(uint8_t *) exchange[THREADS] = {NULL};
     worker workers[THREADS];
     pthread_t threads[THREADS];
@@ -61,8 +61,6 @@ static void run(bp_pinned_allocator allocator)
     const bp_pinned_statistics s = statistics_of(pinned);
     assert_int_equal(s.small_pieces + s.planned_pieces, 0);
     assert_int_equal(s.pinned_bytes, 4 * MIB);
-    bp_pinned_destroy(&pinned);
-    end_device(&device);
 }
 
 TEST(threads_plain)
