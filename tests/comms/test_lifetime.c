@@ -60,17 +60,6 @@ static void end_registration(rank *r, void *user)
     bp_registration_destroy(&r->registration);
 }
 
-TEST(registration_destroyed_first)
-{
-    for (size_t k = 0; k < KIND_COUNT; k++) {
-        TEAM t;
-        begin_registered(&t, KINDS[k], 2);
-        team_run(&t, end_registration, NULL);
-        assert_int_equal(counts_now().windows + counts_now().buffers, 0);
-        assert_int_equal(fake_nccl_calls("ncclCommDestroy"), 0);
-    }
-}
-
 /* The registration holds a reference, so the caller may drop theirs first. */
 static void end_references(rank *r, void *user)
 {

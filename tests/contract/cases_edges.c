@@ -24,7 +24,7 @@ CASE(many_ids)
         uint32_t before = ids[at];
         ids[at] = ids[duplicates[t][0]];
         size_t count = at == MANY ? MANY + 1 : MANY;
-        assert_fails(bp_pool_acquire(k.pool, ids, count, k.streams[0], NULL), BP_ERR_INVALID_ARGUMENT, NULL);
+        assert_invalid(bp_pool_acquire(k.pool, ids, count, k.streams[0], NULL));
         assert_int_equal(live_count(k.pool), 0);
         ids[at] = before;
     }
@@ -44,26 +44,6 @@ CASE(many_ids)
     free(ids);
 }
 
-/* Real addresses have the alignment of the plan's offsets, also beyond a page. */
-CASE(alignment)
-{
-    KIT k = begin_kit(device->create(), NULL, TRAINING, allocator->policy, 0);
-    k.w = make_scenario(model_of(UNITS), TRAINING);
-    bp_plan_config planning = plan_config(allocator->policy, 0, BP_FALLBACK_PERSISTENT);
-    planning.alignment = 1 << 16;
-    assert_ok(bp_plan_create(k.w.buckets, k.w.schedule, &planning, &k.plan));
-    bp_pool_config config = config_of(allocator);
-    open_pool(&k, &config);
-    for (uint32_t u = 0; u < 6; u++) {
-        for (int role = 0; role < 2 && allocator->pooled; role++) {
-            uint32_t id = id_of(&k, u, role == 0 ? BP_ROLE_PARAM : BP_ROLE_GRAD, 0);
-            assert_int_equal((uintptr_t)take(&k, id, k.streams[0]) % planning.alignment, 0);
-            drop(&k, id, k.streams[0]);
-        }
-    }
-    walk(&k, 1, NULL, false);
-}
-
 /* Two requests of 256 GiB at the same time. */
 CASE(full_size)
 {
@@ -79,24 +59,6 @@ CASE(full_size)
     drop(&k, param(&k, 0), k.streams[0]);
     drop(&k, param(&k, 1), k.streams[0]);
     walk(&k, 2, NULL, false);
-}
-
-CASE(extra_requests)
-{
-    KIT k = begin_kit(device->create(), UNITS, TRAINING, allocator->policy, 0);
-    bp_pool_config config = config_of(allocator);
-    config.persistent_bytes = 4096;
-    config.extra_requests = 2;
-    open_pool(&k, &config);
-    for (uint32_t i = 0; i < 4; i++) {
-        bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 100); /* the same name: another request */
-        bind.placement = i % 2 == 0 ? BP_PLACE_PERSISTENT : BP_PLACE_DYNAMIC;
-        uint32_t id = 77;
-        bp_status status = bp_pool_bind(k.pool, &bind, &id);
-        assert_int_equal(status, i < 2 ? BP_OK : BP_ERR_UNSUPPORTED);
-        assert_int_equal(id, i < 2 ? k.requests + i : 77);
-    }
-    walk(&k, 1, NULL, false);
 }
 
 /* Names far longer than an error detail. */

@@ -151,15 +151,6 @@ TEST(the_last_waits_for_work)
     assert_int_equal(usage_of(k.device).committed_bytes, 0);
 }
 
-TEST(destroy_after_tensors)
-{
-    KIT k = three_units(new_device());
-    void *made = export_tensor(&k, param(&k, 0), BP_DTYPE_NONE, 1);
-    bp_export_delete(&made);
-    bp_pool_destroy(&k.pool);
-    assert_int_equal(usage_of(k.device).committed_bytes, 0);
-}
-
 static void *give_back(void *tensors)
 {
     void **made = tensors;
@@ -191,9 +182,9 @@ TEST(refusals)
     kit k = three_units(new_device());
     bp_export_config what;
     void *made = &k;
-    assert_fails(bp_export_config_init(&what, 4), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_invalid(bp_export_config_init(&what, 4));
     assert_ok(bp_export_config_init(&what, sizeof what));
-    assert_fails(bp_pool_export(NULL, &what, &made), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_invalid(bp_pool_export(NULL, &what, &made));
     what.id = 99;
     assert_fails(bp_pool_export(k.pool, &what, &made), BP_ERR_INVALID_ARGUMENT, "99");
     what.id = param(&k, 0);

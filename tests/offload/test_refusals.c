@@ -15,12 +15,12 @@ TEST(arguments)
     bp_lease *lease = NULL;
     assert_fails(bp_offload_config_init(&config, 3), BP_ERR_INVALID_ARGUMENT, "3");
     assert_fails(bp_offload_create(NULL, NULL, &second), BP_ERR_INVALID_ARGUMENT, "pool");
-    assert_fails(bp_offload_create(s.k.pool, NULL, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_offload_begin(NULL, "param", BP_OFFLOAD_KEEP), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_offload_finish(NULL, "param"), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_restore_begin(NULL, "param", BP_RESTORE_ZERO), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_restore_finish(NULL, "param"), BP_ERR_INVALID_ARGUMENT, NULL);
-    assert_fails(bp_lease_take(NULL, "param", "reader", &lease), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_invalid(bp_offload_create(s.k.pool, NULL, NULL));
+    assert_invalid(bp_offload_begin(NULL, "param", BP_OFFLOAD_KEEP));
+    assert_invalid(bp_offload_finish(NULL, "param"));
+    assert_invalid(bp_restore_begin(NULL, "param", BP_RESTORE_ZERO));
+    assert_invalid(bp_restore_finish(NULL, "param"));
+    assert_invalid(bp_lease_take(NULL, "param", "reader", &lease));
     assert_refuses(&s, bp_lease_take(s.offload, "param", "reader", NULL), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_refuses(&s, bp_lease_take(s.offload, "param", NULL, &lease), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_refuses(&s, bp_offload_begin(s.offload, NULL, BP_OFFLOAD_KEEP), BP_ERR_INVALID_ARGUMENT, NULL);
@@ -47,7 +47,7 @@ TEST(configurations)
     assert_null(config.pinned);
     assert_null(config.progress);
     config.size = 4;
-    assert_fails(bp_offload_create(s.k.pool, &config, &s.offload), BP_ERR_INVALID_ARGUMENT, NULL);
+    assert_invalid(bp_offload_create(s.k.pool, &config, &s.offload));
     config = offload_config(0, (bp_backing)7);
     assert_fails(bp_offload_create(s.k.pool, &config, &s.offload), BP_ERR_INVALID_ARGUMENT, "7");
     bp_device *other = new_host();

@@ -41,31 +41,6 @@ TEST(weight_sync)
     }
 }
 
-/* Zeros in all of the memory, also if its pages held other bytes before. */
-TEST(discarded_gradients_are_zeros)
-{
-    STORE s = open_store(new_slow_device(50, 10), NULL, NULL);
-    for (int round = 0; round < 4; round++) {
-        for (size_t i = 0; i < s.slab_count; i++)
-            write_slab(&s, i, s.k.streams[0]);
-        begin_discard(&s, "main_grad");
-        begin_discard(&s, "grad");
-        finish_offload(&s, "main_grad");
-        finish_offload(&s, "grad");
-        assert_int_equal(group_of(s.offload, "grad").kept_bytes, 0);
-        assert_int_equal(group_of(s.offload, "grad").host_bytes, 0);
-        bring_back(&s, "grad", BP_RESTORE_ZERO);
-        bring_back(&s, "main_grad", BP_RESTORE_ZERO);
-        assert_true(group_is_zero(&s, "grad"));
-        assert_true(group_is_zero(&s, "main_grad"));
-        assert_bytes(&s);
-        keep(&s, "grad"); /* and zeros can be kept */
-        bring_back(&s, "grad", BP_RESTORE_LEAVE);
-        assert_true(group_is_zero(&s, "grad"));
-        bp_offload_trim(s.offload);
-    }
-}
-
 /* All groups together, restored in every rotation of their order. */
 TEST(all_at_once)
 {

@@ -14,7 +14,7 @@ import unittest
 import check_snapshot as check
 
 WRITER, WRITER_OF_THREADS = sys.argv[1:3]
-SEEDS = 30
+SEEDS = 20
 
 
 def write(value, batch=check.MOST_PER_BATCH):

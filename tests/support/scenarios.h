@@ -21,6 +21,8 @@
 #define assert_fails(status, expected, ...)                                                                            \
     check_failure(status, expected, (const char *const[]){__VA_ARGS__, NULL}, __FILE__, __LINE__)
 
+#define assert_invalid(call) assert_fails(call, BP_ERR_INVALID_ARGUMENT, NULL)
+
 void check_ok(bp_status status, const char *call, const char *file, int line);
 
 /* Asserts the status and that the detail contains `words`. */
