@@ -34,7 +34,7 @@ struct scene {
     char detail[MOST_RANKS][512];
 };
 
-/* All ranks in one communicator "dp"; every slab is registered, the persistent one by an entry of its own. Without `options` those of
+/* All ranks in one communicator "dp"; every slab is registered, the persistent one by a separate entry. Without `options` those of
  * state, main gradients and optimizer are a group "shards". */
 scene *new_line(uint32_t ranks, const store_options *options);
 /* Four ranks: rows of two ("dp") for all slabs, columns of two ("outer") for this group. */

@@ -22,7 +22,7 @@
 #include <cmocka.h>
 
 #define TEST(name) TEST_WITHIN(name, NULL, NULL)
-/* With a fixture of its own. */
+/* With a fixture. */
 #define TEST_WITHIN(name, begin, end)                                                                                  \
     static void test_##name(void **);                                                                                  \
     __attribute__((constructor)) static void add_##name(void)                                                          \
