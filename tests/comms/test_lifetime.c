@@ -120,6 +120,26 @@ TEST(forgotten_communicators)
         }
 }
 
+static void register_in_capture(rank *r, void *user)
+{
+    bp_capture *capture = NULL;
+    bp_graph *graph = NULL;
+    expect_ok(r, bp_capture_begin(r->pool, NULL, &capture));
+    expect_ok(r, bp_graph_begin(r->stream));
+    expect_fails(r, register_all(r, BP_REGISTER_SYMMETRIC), BP_ERR_CAPTURE, NULL);
+    expect(r, r->registration == NULL);
+    expect_ok(r, bp_graph_end(r->stream, &graph));
+    expect_ok(r, bp_capture_end(capture));
+    bp_graph_destroy(&graph);
+    bp_capture_destroy(&capture);
+    expect_ok(r, register_all(r, BP_REGISTER_SYMMETRIC));
+}
+
+TEST(capture)
+{
+    run_team(&(team_options){.ranks = 1, .plan = plan}, register_in_capture, NULL);
+}
+
 /* ---- the current device -------------------------------------------------------------------------------------------- */
 
 /* The caller's current device stays current, whatever NCCL leaves behind. */

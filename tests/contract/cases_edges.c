@@ -44,6 +44,26 @@ CASE(many_ids)
     free(ids);
 }
 
+/* Real addresses have the alignment of the plan's offsets, also beyond a page. */
+CASE(alignment)
+{
+    KIT k = begin_kit(device->create(), NULL, TRAINING, allocator->policy, 0);
+    k.w = make_scenario(model_of(UNITS), TRAINING);
+    bp_plan_config planning = plan_config(allocator->policy, 0, BP_FALLBACK_PERSISTENT);
+    planning.alignment = 1 << 16;
+    assert_ok(bp_plan_create(k.w.buckets, k.w.schedule, &planning, &k.plan));
+    bp_pool_config config = config_of(allocator);
+    open_pool(&k, &config);
+    for (uint32_t u = 0; u < 6; u++) {
+        for (int role = 0; role < 2 && allocator->pooled; role++) {
+            uint32_t id = id_of(&k, u, role == 0 ? BP_ROLE_PARAM : BP_ROLE_GRAD, 0);
+            assert_int_equal((uintptr_t)take(&k, id, k.streams[0]) % planning.alignment, 0);
+            drop(&k, id, k.streams[0]);
+        }
+    }
+    walk(&k, 1, NULL, false);
+}
+
 /* Two requests of 256 GiB at the same time. */
 CASE(full_size)
 {

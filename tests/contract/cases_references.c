@@ -172,12 +172,16 @@ CASE(null_arguments)
     assert_invalid(bp_pool_release(pool, NULL, 1, s));
     assert_invalid(bp_pool_cancel(NULL, &id, 1));
     assert_invalid(bp_pool_cancel(pool, NULL, 1));
+    assert_invalid(bp_pool_set_stream(NULL, &id, 1, s));
+    assert_invalid(bp_pool_set_stream(pool, NULL, 1, s));
     assert_unchanged(pool, &before);
     const uint32_t beyond = statistics_of(pool).requests;
     assert_invalid(bp_pool_can_acquire(pool, &beyond, 1, NULL, 0, &answer));
     assert_invalid(bp_pool_can_acquire(pool, &id, 1, &beyond, 1, &answer));
     assert_invalid(bp_pool_can_acquire(pool, &id, 1, NULL, 1, &answer));
     assert_int_equal(answer, 7);
+    assert_int_equal(bp_pool_references(NULL, id), 0);
+    assert_int_equal(bp_pool_references(pool, beyond), 0);
     bp_pool_destroy(NULL);
     bp_pool *none = NULL;
     bp_pool_destroy(&none);

@@ -19,6 +19,8 @@ TEST(overlapping_requests)
     drop(&k, 0, k.streams[0]);
     assert_refused(&k, 1, k.streams[0], "r1.", "r2.");
     assert_refused(&k, 4, k.streams[0], "r4.", "r2.");
+    static const uint32_t late[] = {3, 1}; /* the first bytes of 1 are free */
+    assert_fails(bp_pool_acquire(k.pool, late, 2, k.streams[0], NULL), BP_ERR_SCHEDULE, "r1.", "r2.");
     drop(&k, 2, k.streams[0]);
     take(&k, 4, k.streams[0]);
     for (uint32_t i = 0; i < 3; i++)
