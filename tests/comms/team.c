@@ -3,7 +3,7 @@
 #include "devices/cuda.h"
 #include "fakes/cuda/fake_cuda.h"
 #include "fakes/nccl/abi.h"
-#include "support/suite.h"
+#include "support/suite/suite.h"
 
 /* ---- expectations -------------------------------------------------------------------------------------------------- */
 

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "comms/nccl.h"
-#include "support/suite.h"
+#include "support/suite/suite.h"
 
 enum { NEWEST, V2_19, V2_18, FOLDERS };
 static const char *folders[FOLDERS];

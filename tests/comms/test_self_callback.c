@@ -7,7 +7,7 @@
 #include "numbers.h"
 #include "support/exchange.h"
 #include "support/scenarios.h"
-#include "support/suite.h"
+#include "support/suite/suite.h"
 #include <bucketpool/core/fail.h>
 
 #define COUNT 1000

@@ -1,7 +1,7 @@
 /* Every device operation and every allocation fails once in turn: the error is returned, nothing has changed or leaks, and a second try
  * succeeds. Linked with -Wl,--wrap of the allocation functions. */
 #include "support/driver.h"
-#include "support/faulty.h"
+#include "support/failures/faulty.h"
 #include "support/pools.h"
 #include "support/shortage.h"
 

@@ -6,7 +6,7 @@
 #include <time.h>
 
 #include "driver.h"
-#include "support/suite.h"
+#include "support/suite/suite.h"
 
 #define okay(call) assert_int_equal((call), 0)
 

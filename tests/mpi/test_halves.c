@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "comms/mpi/halves.h"
-#include "support/suite.h"
+#include "support/suite/suite.h"
 
 /* From the fields, by definition. */
 static double value_by_fields(uint16_t bits, int exponent_bits)

@@ -3,7 +3,7 @@
 #define BP_TEST_OFFLOAD_FAULTS_H
 
 #include "stores.h"
-#include "support/faulty.h"
+#include "support/failures/faulty.h"
 
 /* The four calls of a group. */
 typedef enum stage { BEGIN_OFFLOAD, FINISH_OFFLOAD, BEGIN_RESTORE, FINISH_RESTORE } stage;

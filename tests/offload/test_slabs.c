@@ -2,7 +2,7 @@
 #include <unistd.h>
 
 #include "devices/memory/slabs.h"
-#include "support/faulty.h"
+#include "support/failures/faulty.h"
 #include "support/pools.h"
 
 #define SLABS 3

@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "support/suite.h"
+#include "support/suite/suite.h"
 #include "support/trace_device.h"
 
 #define KIB ((uint64_t)1 << 10)

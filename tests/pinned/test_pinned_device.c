@@ -3,7 +3,7 @@
 #include <bucketpool/pinned.h>
 
 #include "support/driver.h"
-#include "support/suite.h"
+#include "support/suite/suite.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define assert_ok(call) assert_int_equal((call), BP_OK)

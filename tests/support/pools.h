@@ -9,7 +9,7 @@
 #include <stdbool.h>
 
 #include "scenarios.h"
-#include "suite.h"
+#include "suite/suite.h"
 #include "trace_device.h"
 
 /* ---- rows ---------------------------------------------------------------------------------------------------------- */

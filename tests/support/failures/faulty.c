@@ -1,8 +1,8 @@
 #include "faulty.h"
 
-#include "driver.h"
-#include "scenarios.h"
-#include "suite.h"
+#include "support/driver.h"
+#include "support/scenarios.h"
+#include "support/suite/suite.h"
 
 bp_status fault_of(faults *f, const device_call *call)
 {

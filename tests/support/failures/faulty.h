@@ -6,7 +6,7 @@
 
 #include <stdbool.h>
 
-#include "trace_device.h"
+#include "support/trace_device.h"
 
 typedef struct faults {
     unsigned until; /* 0: none; 1: the next call fails */
