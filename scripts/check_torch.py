@@ -41,7 +41,7 @@ PACKAGES = ["typing-extensions", "sympy", "mpmath", "networkx", "jinja2", "marku
             # DeepSpeed, without compiled operators, and what it imports: 34 MB unpacked, 10 s
             "deepspeed==0.19.8", "hjson", "msgpack", "py-cpuinfo", "pydantic==2.14.4", "pydantic-core==2.50.5", "annotated-types",
             "typing-inspection"]
-# Releases whose functions bucketpool.torch.adopt replaces (python/tests/torch/adopt_releases.py), without what they need: 9 MB. In
+# Releases whose functions bucketpool.torch.adopt replaces (python/tests/torch/fixtures/adopt_releases.py), without what they need: 9 MB. In
 # a folder beside the environment's packages, where others do not find them.
 RELEASES = ["trl==1.16.0", "skyrl==0.3.0", "areal==1.0.4", "verl==0.9.1", "liger-kernel==0.8.5", "megatron-core==0.16.1"]
 # Libraries that PyTorch is linked to, by soname: the package that has it, and its download size in MB. The machine's libraries are
@@ -241,7 +241,7 @@ def test(options):
         os.remove(report)
     steady = [] if sys.stdout.isatty() else ["-p", "steady", "-o", "console_output_style=classic"]  # on a terminal pytest's dots move
     variables = surroundings()
-    variables["PYTHONPATH"] += os.pathsep + os.path.join(ROOT, TESTS)
+    variables["PYTHONPATH"] += os.pathsep + os.path.join(ROOT, TESTS, "fixtures")
     process = subprocess.Popen([PYTHON, "-m", "pytest", TESTS, "-q", "-rs", "-p", "no:cacheprovider", *steady, "--junitxml", report, *options],
                                env=variables, start_new_session=True)
     try:

@@ -74,11 +74,11 @@ def checks_in(text):
     return {"checks": checks}
 
 
-def tests(python, name, seconds, *options):
-    """A part that is a file of python/tests/torch."""
+def tests(python, room, name, seconds, *options):
+    """A part that is a file of a folder of python/tests/torch."""
     if python.reason:
         return absent(name, python.reason)
-    command = [python.path, "-m", "pytest", os.path.join("python", "tests", "torch", f"test_{name}.py"), "-v", "-rfE", "--tb=short",
+    command = [python.path, "-m", "pytest", os.path.join("python", "tests", "torch", room, f"test_{name}.py"), "-v", "-rfE", "--tb=short",
                "--color=no", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=45", *options]
 
     def function(running):
@@ -100,8 +100,10 @@ def parts(context):
     python = Python(context)
     yield python.part()
     few = ["-k", FEW] if context.rehearse else []
-    for name in ("logprob_device", "logprob_values", "logprob_autograd", "logprob_head", "logprob_saved", "views", "pluggable_allocator"):
-        yield tests(python, name, 60, *few)
+    for room, names in (("logprob", ("logprob_device", "logprob_values", "logprob_autograd", "logprob_head", "logprob_saved")),
+                        ("pools", ("views", "pluggable_allocator"))):
+        for name in names:
+            yield tests(python, room, name, 60, *few)
     peers = ["--peers", os.path.abspath(context.peers)] if context.peers else []
     hidden = "64" if context.rehearse else "4096"
     yield python.script("logprob, eager", 55, "logprob.py", "--eager", measuring=40)

@@ -1,7 +1,7 @@
 """Runs the code blocks of README.md, CONTRIBUTING.md, docs/ and the manual page. pages.py describes how.
 
 Arguments: source directory, build folder, "mpi" if the build has the examples with MPI. ./check --torch runs the blocks
-that need PyTorch (python/tests/torch/test_pages.py). With UPDATE_GOLDEN=1 changed output is written into the pages;
+that need PyTorch (python/tests/torch/programs/test_pages.py). With UPDATE_GOLDEN=1 changed output is written into the pages;
 look at the difference before committing it."""
 
 import collections

@@ -293,9 +293,9 @@ class PythonTest(unittest.TestCase):
 
     def test_outcomes_of_interrupted_run(self):
         text = (
-            "python/tests/torch/test_views.py::test_a PASSED [  3%]\npython/tests/torch/test_views.py::test_b[on the"
-            " CPU] FAILED [  6%]\npython/tests/torch/test_views.py::test_c SKIPPED (a GPU is needed) [ "
-            " 9%]\npython/tests/torch/test_views.py::test_d "
+            "python/tests/torch/pools/test_views.py::test_a PASSED [  3%]\npython/tests/torch/pools/test_views.py::test_b[on the"
+            " CPU] FAILED [  6%]\npython/tests/torch/pools/test_views.py::test_c SKIPPED (a GPU is needed) [ "
+            " 9%]\npython/tests/torch/pools/test_views.py::test_d "
         )
         self.assertEqual([(check["name"], check["outcome"]) for check in torch_run.checks_in(text)["checks"]],
                          [("test_a", "passed"), ("test_b[on the CPU]", "failed"), ("test_c", "skipped")])

@@ -1,9 +1,17 @@
 """The fixture of tests that compute on the device that BUCKETPOOL_TEST_DEVICE names."""
 
+import os
+import sys
+
 import pytest
 import torch
 
-from devices import CUDA, DEVICE, OnDevice
+# The folders of fixtures, in place of this one: its rooms have names of packages. Programs that tests start find them too.
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:] = [os.path.join(HERE, "fixtures"), os.path.dirname(HERE), *(path for path in sys.path if path != HERE)]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*sys.path[:2], os.environ.get("PYTHONPATH")]))
+
+from devices import CUDA, DEVICE, OnDevice  # noqa: E402
 
 NO_PRODUCTS = "no BLAS library was found"
 
