@@ -222,8 +222,7 @@ class Pointers(unittest.TestCase):
             for call in (lambda each=each: served.stream.fill(each, 0),
                          lambda each=each: served.stream.copy(each, bytearray(8)),
                          lambda each=each: served.stream.copy(bytearray(8), each)):
-                with self.assertRaisesRegex(bp.InvalidArgument, "memory: it is the handle"):
-                    call()
+                self.assertRaisesRegex(bp.InvalidArgument, "memory: it is the handle", call)
 
     def test_arguments_of_c(self):
         """Every argument of every function, past the checks of the package."""

@@ -76,8 +76,7 @@ class Captures(unittest.TestCase):
                     view = one.take(unit)
                     one.stream.fill(view, 7 + unit)
                     view.release()
-            with self.assertRaises(bp.CaptureError):
-                capture.__enter__()
+            self.assertRaises(bp.CaptureError, capture.__enter__)
         self.assertEqual(capture.summary,
                          bp.CaptureSummary("step", True, 2, 2, 0, capture.summary.bytes, 0))
         self.assertGreaterEqual(capture.summary.bytes, 8000)
@@ -138,8 +137,7 @@ class Captures(unittest.TestCase):
         held.release()
         for hostile in (lambda: bp.Capture(one.pool, owned=[-1]), lambda: bp.Capture(one.pool, owned=[1 << 32]),
                         lambda: bp.Capture(one.pool, collectives="some"), lambda: bp.Capture(one.pool, "a\0b")):
-            with self.assertRaises(bp.InvalidArgument):
-                hostile()
+            self.assertRaises(bp.InvalidArgument, hostile)
 
     def test_views_of_abandoned_captures(self):
         import bucketpool as bp
@@ -152,8 +150,7 @@ class Captures(unittest.TestCase):
         self.assertTrue(lost.released)
         view = one.take(0)
         for use in (lost.release, lost.__dlpack__, lambda: one.stream.fill(lost, 1)):
-            with self.assertRaises(bp.ScheduleError):
-                use()
+            self.assertRaises(bp.ScheduleError, use)
         self.assertFalse(view.released)
         view.release()
         self.assertTrue(view.released)
@@ -201,8 +198,7 @@ class Registrations(unittest.TestCase):
         self.assertTrue(any("ncclAvg" in each for each in warnings), warnings)
         self.assertEqual(registration.warnings(1), [])
         for hostile in (-1, 1 << 64, None):
-            with self.assertRaises(bp.InvalidArgument):
-                registration.warnings(hostile)
+            self.assertRaises(bp.InvalidArgument, registration.warnings, hostile)
         for line in warnings:
             self.assertIn(line, registration.report())
         with self.assertRaises(bp.ScheduleError):  # registered already
@@ -247,14 +243,12 @@ class Registrations(unittest.TestCase):
         one = served()
         comm, _ = self.nccl(one.device)
         comm.abort()
-        with self.assertRaises(bp.InvalidArgument):
-            comm.abort()
+        self.assertRaises(bp.InvalidArgument, comm.abort)
         with self.assertRaises(bp.InvalidArgument):
             bp.Registration(one.pool, [bp.Entry(comm)])
         other, destroy = self.nccl(one.device)
         other.forget()
-        with self.assertRaises(bp.InvalidArgument):
-            other.exchange(b"x")
+        self.assertRaises(bp.InvalidArgument, other.exchange, b"x")
         other.close()
         self.assertEqual(destroy(), 0)
         calls = []

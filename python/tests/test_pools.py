@@ -255,12 +255,10 @@ class Serving(unittest.TestCase):
         served.pool.allow_overflow(True)
         views = [served.take(unit) for unit in range(3)]
         self.assertEqual(served.pool.statistics.overflows, 1)
-        with self.assertRaises(bp.ScheduleError):
-            served.pool.seal()
+        self.assertRaises(bp.ScheduleError, served.pool.seal)
         served.pool.release(views, served.stream)
         served.pool.seal()
-        with self.assertRaises(bp.ScheduleError):
-            served.pool.allow_overflow(True)
+        self.assertRaises(bp.ScheduleError, served.pool.allow_overflow, True)
 
 
 class Streams(unittest.TestCase):
@@ -276,12 +274,9 @@ class Streams(unittest.TestCase):
         self.assertEqual((bytes(memory), bytes(copy)), (b"\x09" * 4096, b"\x09" * 1000))
         for hostile in (lambda: first.copy(copy, memory, 1001), lambda: first.fill(b"read only", 1),
                         lambda: first.fill(4096, 1), lambda: first.copy(4096, 8192), lambda: first.fill(copy, 256)):
-            with self.assertRaises(bp.InvalidArgument):
-                hostile()
-        with self.assertRaises(bp.Unsupported):
-            device.import_stream(5)
-        with self.assertRaises(bp.InvalidArgument):
-            device.import_stream("five")
+            self.assertRaises(bp.InvalidArgument, hostile)
+        self.assertRaises(bp.Unsupported, device.import_stream, 5)
+        self.assertRaises(bp.InvalidArgument, device.import_stream, "five")
 
     def test_exceptions_of_stream_functions(self):
         stream = bp.Device.host().stream()
@@ -289,8 +284,7 @@ class Streams(unittest.TestCase):
         stream.call(lambda: done.append(threading.get_ident()))
         stream.call(lambda: 1 / 0)
         stream.call(lambda: done.append(2))
-        with self.assertRaises(ZeroDivisionError):
-            stream.synchronize()
+        self.assertRaises(ZeroDivisionError, stream.synchronize)
         stream.synchronize()
         self.assertNotEqual(done[0], threading.get_ident())
         self.assertEqual(done[1], 2)
@@ -300,12 +294,9 @@ class Streams(unittest.TestCase):
         self.assertEqual((device.name, device.is_host_accessible), ("host", True))
         null = bp.Device.null()
         self.assertEqual((null.name, null.is_host_accessible), ("null", False))
-        with self.assertRaises(bp.InvalidArgument):
-            bp.Device.host(granularity=3)
-        with self.assertRaises(bp.InvalidArgument):
-            bp.Device.cuda(ordinal=1 << 40)
-        with self.assertRaises(TypeError):
-            bp.Device()
+        self.assertRaises(bp.InvalidArgument, bp.Device.host, granularity=3)
+        self.assertRaises(bp.InvalidArgument, bp.Device.cuda, ordinal=1 << 40)
+        self.assertRaises(TypeError, bp.Device)
         with self.assertRaises(AttributeError):
             _abi.bp_host_config().missing
 

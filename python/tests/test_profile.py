@@ -77,13 +77,11 @@ class Profiles(unittest.TestCase):
             profile.step(0)
             self.assertFalse(profile.recording)
             profile.start("evaluation")
-            with self.assertRaises(bp.ScheduleError):
-                profile.start("again")
+            self.assertRaises(bp.ScheduleError, profile.start, "again")
             self.train(other)
             profile.write(path)
             profile.stop()
-            with self.assertRaises(bp.ScheduleError):
-                profile.stop()
+            self.assertRaises(bp.ScheduleError, profile.stop)
         self.assertEqual([len(pool["events"]) for pool in content(path)["pools"]], [0, 6])
         self.assertEqual(content(self.folder, "evaluation", "snapshot_rank00.pickle")["label"], "evaluation")
 
@@ -106,20 +104,17 @@ class Profiles(unittest.TestCase):
         self.assertTrue(profile.recording)
         os.remove(wall)
         profile.step(2)
-        with self.assertRaises(bp.ScheduleError):
-            bp.Profile(served.pool)
+        self.assertRaises(bp.ScheduleError, bp.Profile, served.pool)
         profile.close()
         profile.close()
         self.assertEqual(files(wall), ["step_1/snapshot_rank00.pickle", "step_2/snapshot_rank00.pickle"])
-        with self.assertRaises(bp.InvalidArgument):
-            profile.step(3)
+        self.assertRaises(bp.InvalidArgument, profile.step, 3)
         for options in (dict(max_entries=-1), dict(max_entries=1 << 31), dict(rank=2, ranks=2), dict(steps=[-1]),
                         dict(coordinates="a/b"), dict(formats=["svg"]), dict(plans=[served.plan] * 2),
                         dict(directory="a\0b"), dict(record_ranks=[1 << 32])):
             with self.assertRaises(bp.InvalidArgument, msg=options):
                 bp.Profile(served.pool, **options)
-        with self.assertRaises(bp.InvalidArgument):
-            bp.Profile([served.pool, served.pool])
+        self.assertRaises(bp.InvalidArgument, bp.Profile, [served.pool, served.pool])
 
     def test_lifetimes(self):
         """The pool's memory stays until the profile is closed, which writes the open step."""

@@ -144,8 +144,7 @@ class Schedules(unittest.TestCase):
         parts = [bp.Buckets(self.modelled([Unit("u", 8, False)], Unit("(root)", 8, False)), "fsdp2", dp=4) for _ in "ab"]
         merged = bp.Buckets.merged(dict(zip("ab", parts)))
         self.assertEqual((merged.units, merged.root), (["a/u", "a/(root)", "b/u", "b/(root)"], None))
-        with self.assertRaisesRegex(bp.InvalidArgument, "2 merged models"):
-            bp.Schedule.training(merged)
+        self.assertRaisesRegex(bp.InvalidArgument, "2 merged models", bp.Schedule.training, merged)
         both = bp.Schedule.merged([bp.Schedule.embedded(bp.Schedule.training(part), merged, index)
                                    for index, part in enumerate(parts)])
         self.assertEqual(bp.Plan(merged, both).bytes, bp.Plan(parts[0], bp.Schedule.training(parts[0])).bytes)

@@ -28,10 +28,8 @@ class WhatIf(unittest.TestCase):
         self.assertEqual((present.prefetch, present.streams, present.joint, present.bytes),
                          (1, "separate", False, plan.bytes))
         self.assertEqual(found, bp.alternatives(buckets, max_prefetch=2, present=plan))
-        with self.assertRaises(bp.InvalidArgument):
-            bp.alternatives(buckets, max_prefetch=65)
-        with self.assertRaises(TypeError):
-            bp.alternatives(buckets, prefetches=1)
+        self.assertRaises(bp.InvalidArgument, bp.alternatives, buckets, max_prefetch=65)
+        self.assertRaises(TypeError, bp.alternatives, buckets, prefetches=1)
 
     def test_peaks(self):
         """The holders are the requests that are live in the step, and sum up to the lower bound."""
@@ -58,10 +56,8 @@ class Packings(unittest.TestCase):
         placed = packing.pack()
         self.assertEqual((placed.outcome, placed.bytes, placed.optimal, placed.bound), ("placed", 50, True, 50))
         packing.check(placed.offsets, 50)
-        with self.assertRaises(bp.Mismatch):
-            packing.check(placed.offsets, 49)
-        with self.assertRaises(bp.Mismatch):
-            packing.check([0] * 4, 100)
+        self.assertRaises(bp.Mismatch, packing.check, placed.offsets, 49)
+        self.assertRaises(bp.Mismatch, packing.check, [0] * 4, 100)
         packing.conflict(0, 2)
         self.assertEqual(packing.pack().bytes, 90)
         self.assertEqual(packing.pack(known=[0, 80, 40, 0]).bytes, 90)
@@ -71,8 +67,7 @@ class Packings(unittest.TestCase):
         for wrong in (lambda: packing.add(-1), lambda: packing.add(1, [(2, 2)]), lambda: packing.conflict(0, 9),
                       lambda: packing.conflict(1, 1), lambda: packing.pack(capacity=39),
                       lambda: packing.pack(known=[0]), lambda: packing.pack(known=[0] * 4)):
-            with self.assertRaises((bp.InvalidArgument, bp.Mismatch)):
-                wrong()
+            self.assertRaises((bp.InvalidArgument, bp.Mismatch), wrong)
         self.assertEqual(len(packing), 4)
 
 
@@ -89,8 +84,7 @@ class Documents(unittest.TestCase):
         with self.assertRaises(bp.FormatError) as caught:
             bp.Model.parse("{", "my settings")
         self.assertIn("my settings", str(caught.exception))
-        with self.assertRaises(bp.Unsupported):
-            bp.Model.parse({"model_type": "perceptron"})
+        self.assertRaises(bp.Unsupported, bp.Model.parse, {"model_type": "perceptron"})
         read.add_note("a vision tower")
         self.assertIn("a vision tower", read.notes)
 

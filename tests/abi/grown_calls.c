@@ -1,10 +1,5 @@
 /* The calls behind grown_calls.h, and the tables of structs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/bucketpool.h>
 #include <bucketpool/cp.h>
@@ -19,24 +14,18 @@
 
 kit grown;
 
-void ok(bp_status status)
-{
-    if (status != BP_OK)
-        fail_msg("%s: %s", bp_status_name(status), bp_error_detail());
-}
-
 /* ---- schedules and what-ifs -------------------------------------------------------------------------------------- */
 
 /* A recording of two units, acquired and released in sequence. */
 bp_model *two_units(void)
 {
     bp_model *model;
-    ok(bp_model_create("two", &model));
+    assert_ok(bp_model_create("two", &model));
     for (int32_t u = 0; u < 2; u++) {
         const bp_given_bucket bucket = {.size = sizeof bucket, .unit = u, .dtype = BP_DTYPE_FP32, .numel = 100};
         uint32_t index;
-        ok(bp_model_add_unit(model, u == 0 ? "first" : "second", BP_OUTSIDE, &index));
-        ok(bp_model_add_bucket(model, &bucket));
+        assert_ok(bp_model_add_unit(model, u == 0 ? "first" : "second", BP_OUTSIDE, &index));
+        assert_ok(bp_model_add_bucket(model, &bucket));
         for (uint32_t half = 0; half < 2; half++) {
             const bp_model_event event = {.size = sizeof event,
                                           .acquire = half == 0,
@@ -44,7 +33,7 @@ bp_model *two_units(void)
                                           .bucket = -1,
                                           .role = BP_ROLE_PARAM,
                                           .lane = BP_MODEL_EVENT_NO_LANE};
-            ok(bp_model_add_event(model, &event));
+            assert_ok(bp_model_add_event(model, &event));
         }
     }
     return model;
@@ -54,129 +43,101 @@ bp_buckets *buckets_of(const bp_model *model)
 {
     bp_buckets_config config;
     bp_buckets *buckets;
-    ok(bp_buckets_config_init(&config, sizeof config));
+    assert_ok(bp_buckets_config_init(&config, sizeof config));
     config.roles = BP_ROLE_BIT(BP_ROLE_PARAM);
-    ok(bp_buckets_create(model, &config, &buckets));
+    assert_ok(bp_buckets_create(model, &config, &buckets));
     return buckets;
 }
 
-static bp_status call_training(void *config)
+/* A call that reads the struct `c`, with a new model and its buckets. */
+#define WITH_MODEL(name, type, set, call)                                                                              \
+    static bp_status name(void *config)                                                                                \
+    {                                                                                                                  \
+        type *c = config;                                                                                              \
+        bp_model *model = two_units();                                                                                 \
+        bp_buckets *buckets = buckets_of(model);                                                                       \
+        set;                                                                                                           \
+        bp_status status = call;                                                                                       \
+        bp_buckets_destroy(&buckets);                                                                                  \
+        bp_model_destroy(&model);                                                                                      \
+        return status;                                                                                                 \
+    }
+
+/* A call that reads the struct `c` and creates `made`. */
+#define CREATES(name, type, handle, set, call)                                                                         \
+    static bp_status name(void *config)                                                                                \
+    {                                                                                                                  \
+        type *c = config;                                                                                              \
+        handle *made = NULL;                                                                                           \
+        set;                                                                                                           \
+        bp_status status = call;                                                                                       \
+        handle##_destroy(&made);                                                                                       \
+        return status;                                                                                                 \
+    }
+
+static bp_status create_training(const bp_buckets *buckets, const bp_schedule_config *config)
 {
-    bp_model *model = two_units();
-    bp_buckets *buckets = buckets_of(model);
     bp_schedule *schedule = NULL;
     bp_status status = bp_schedule_create_training(buckets, config, &schedule);
     bp_schedule_destroy(&schedule);
-    bp_buckets_destroy(&buckets);
-    bp_model_destroy(&model);
     return status;
 }
+WITH_MODEL(call_training, bp_schedule_config, , create_training(buckets, c))
 
-static bp_status call_recorded(void *config)
+static bp_status create_recorded(const bp_model *model, const bp_buckets *buckets, const bp_recorded_config *config)
 {
-    bp_model *model = two_units();
-    bp_buckets *buckets = buckets_of(model);
     bp_schedule *schedule = NULL;
     bp_status status = bp_schedule_create_recorded(model, buckets, config, &schedule);
     bp_schedule_destroy(&schedule);
-    bp_buckets_destroy(&buckets);
-    bp_model_destroy(&model);
     return status;
 }
+WITH_MODEL(call_recorded, bp_recorded_config, , create_recorded(model, buckets, c))
 
 /* NULL: the defaults of that config. */
-static bp_status call_alternatives(const bp_schedule_config *timing, const bp_alternatives_config *config)
+static bp_status create_alternatives(const bp_buckets *buckets, const bp_schedule_config *timing,
+                                     const bp_alternatives_config *config)
 {
     bp_schedule_config default_timing;
     bp_plan_config plan;
     bp_alternatives_config default_config;
-    ok(bp_schedule_config_init(&default_timing, sizeof default_timing));
-    ok(bp_plan_config_init(&plan, sizeof plan));
-    ok(bp_alternatives_config_init(&default_config, sizeof default_config));
-    bp_model *model = two_units();
-    bp_buckets *buckets = buckets_of(model);
+    assert_ok(bp_schedule_config_init(&default_timing, sizeof default_timing));
+    assert_ok(bp_plan_config_init(&plan, sizeof plan));
+    assert_ok(bp_alternatives_config_init(&default_config, sizeof default_config));
     bp_alternatives *alternatives = NULL;
     bp_status status = bp_alternatives_create(buckets, timing != NULL ? timing : &default_timing, &plan,
                                               config != NULL ? config : &default_config, &alternatives);
     bp_alternatives_destroy(&alternatives);
-    bp_buckets_destroy(&buckets);
-    bp_model_destroy(&model);
     return status;
 }
-
-static bp_status call_alternatives_schedule(void *config)
-{
-    return call_alternatives(config, NULL);
-}
-
-static bp_status call_alternatives_own(void *config)
-{
-    return call_alternatives(NULL, config);
-}
+WITH_MODEL(call_alternatives_schedule, bp_schedule_config, , create_alternatives(buckets, c, NULL))
+WITH_MODEL(call_alternatives_own, bp_alternatives_config, , create_alternatives(buckets, NULL, c))
 
 /* ---- parts of a model --------------------------------------------------------------------------------------------- */
 
-static bp_status call_parameter(void *parameter)
-{
-    bp_model *model = two_units();
-    ((bp_parameter *)parameter)->name = "a";
-    ((bp_parameter *)parameter)->dtype = BP_DTYPE_FP32;
-    bp_status status = bp_model_add_parameter(model, parameter);
-    bp_model_destroy(&model);
-    return status;
-}
+WITH_MODEL(call_parameter, bp_parameter, (c->name = "a", c->dtype = BP_DTYPE_FP32), bp_model_add_parameter(model, c))
+WITH_MODEL(call_given_bucket, bp_given_bucket, (c->dtype = BP_DTYPE_FP32, c->numel = 100),
+           bp_model_add_bucket(model, c))
+WITH_MODEL(call_event, bp_model_event, , bp_model_add_event(model, c))
 
-static bp_status call_given_bucket(void *bucket)
+static bp_status create_buckets(const bp_model *model, const bp_buckets_config *config)
 {
-    bp_model *model = two_units();
-    ((bp_given_bucket *)bucket)->dtype = BP_DTYPE_FP32;
-    ((bp_given_bucket *)bucket)->numel = 100;
-    bp_status status = bp_model_add_bucket(model, bucket);
-    bp_model_destroy(&model);
-    return status;
-}
-
-static bp_status call_event(void *event)
-{
-    bp_model *model = two_units();
-    bp_status status = bp_model_add_event(model, event);
-    bp_model_destroy(&model);
-    return status;
-}
-
-static bp_status call_buckets(void *config)
-{
-    bp_model *model = two_units();
     bp_buckets *buckets = NULL;
     bp_status status = bp_buckets_create(model, config, &buckets);
     bp_buckets_destroy(&buckets);
-    bp_model_destroy(&model);
     return status;
 }
+WITH_MODEL(call_buckets, bp_buckets_config, , create_buckets(model, c))
 
-static bp_status call_plan(void *config)
-{
-    bp_plan *plan = NULL;
-    bp_status status = bp_plan_create(grown.w.buckets, grown.w.schedule, config, &plan);
-    bp_plan_destroy(&plan);
-    return status;
-}
+CREATES(call_plan, bp_plan_config, bp_plan, , bp_plan_create(grown.w.buckets, grown.w.schedule, c, &made))
 
 /* ---- pools ------------------------------------------------------------------------------------------------------- */
 
-static bp_status call_pool(void *config)
-{
-    bp_pool *pool = NULL;
-    bp_status status = bp_pool_create(grown.device, grown.plan, config, &pool);
-    bp_pool_destroy(&pool);
-    return status;
-}
-
+CREATES(call_pool, bp_pool_config, bp_pool, , bp_pool_create(grown.device, grown.plan, c, &made))
 static bp_status call_bind(void *bind)
 {
     bp_pool *pool;
     uint32_t id;
-    ok(bp_pool_create(grown.device, grown.plan, NULL, &pool));
+    assert_ok(bp_pool_create(grown.device, grown.plan, NULL, &pool));
     ((bp_bind *)bind)->role = BP_ROLE_PARAM;
     ((bp_bind *)bind)->dtype = BP_DTYPE_FP32;
     bp_status status = bp_pool_bind(pool, bind, &id);
@@ -186,14 +147,7 @@ static bp_status call_bind(void *bind)
 
 /* ---- calls that read a config ------------------------------------------------------------------------------------ */
 
-static bp_status call_host(void *config)
-{
-    bp_device *device = NULL;
-    bp_status status = bp_device_create_host(config, &device);
-    bp_device_destroy(&device);
-    return status;
-}
-
+CREATES(call_host, bp_host_config, bp_device, , bp_device_create_host(c, &made))
 /* A missing driver: the call reads the config before it fails. */
 static bp_status call_cuda(void *config)
 {
@@ -203,38 +157,10 @@ static bp_status call_cuda(void *config)
     return status == BP_ERR_NO_DEVICE ? BP_OK : status;
 }
 
-static bp_status call_pinned(void *config)
-{
-    bp_pinned *pinned = NULL;
-    bp_status status = bp_pinned_create(grown.device, config, &pinned);
-    bp_pinned_destroy(&pinned);
-    return status;
-}
-
-static bp_status call_offload(void *config)
-{
-    bp_offload *offload = NULL;
-    bp_status status = bp_offload_create(grown.pool, config, &offload);
-    bp_offload_destroy(&offload);
-    return status;
-}
-
-static bp_status call_capture(void *config)
-{
-    bp_capture *capture = NULL;
-    bp_status status = bp_capture_begin(grown.pool, config, &capture);
-    bp_capture_destroy(&capture);
-    return status;
-}
-
-static bp_status call_profile(void *config)
-{
-    bp_profile *profile = NULL;
-    bp_status status = bp_profile_create(&grown.pool, 1, config, &profile);
-    bp_profile_destroy(&profile);
-    return status;
-}
-
+CREATES(call_pinned, bp_pinned_config, bp_pinned, , bp_pinned_create(grown.device, c, &made))
+CREATES(call_offload, bp_offload_config, bp_offload, , bp_offload_create(grown.pool, c, &made))
+CREATES(call_capture, bp_capture_config, bp_capture, , bp_capture_begin(grown.pool, c, &made))
+CREATES(call_profile, bp_profile_config, bp_profile, , bp_profile_create(&grown.pool, 1, c, &made))
 static bp_status call_export(void *config)
 {
     void *tensor = NULL;
@@ -248,7 +174,7 @@ static bp_status call_registration(void *config)
 {
     bp_comm *comm;
     bp_registration *registration = NULL;
-    ok(bp_comm_create_self(&comm));
+    assert_ok(bp_comm_create_self(&comm));
     ((bp_registration_entry *)config)->comm = comm;
     bp_status status = bp_registration_create(grown.pool, config, 1, &registration);
     bp_registration_destroy(&registration);
@@ -259,10 +185,10 @@ static bp_status call_registration(void *config)
 static bp_packing *new_packing(void)
 {
     bp_packing *packing;
-    ok(bp_packing_create(&packing));
+    assert_ok(bp_packing_create(&packing));
     for (size_t i = 0; i < 2; i++) {
-        ok(bp_packing_add_item(packing, 10, NULL));
-        ok(bp_packing_add_interval(packing, i, 0, 1));
+        assert_ok(bp_packing_add_item(packing, 10, NULL));
+        assert_ok(bp_packing_add_interval(packing, i, 0, 1));
     }
     return packing;
 }
@@ -277,58 +203,34 @@ static bp_status call_pack(void *config)
     return status;
 }
 
-static bp_status call_logprob(void *config)
-{
-    bp_logprob *client = NULL;
-    ((bp_logprob_config *)config)->max_tokens = 4;
-    ((bp_logprob_config *)config)->vocab = 8;
-    bp_status status = bp_logprob_create(grown.device, config, &client);
-    bp_logprob_destroy(&client);
-    return status;
-}
+CREATES(call_logprob, bp_logprob_config, bp_logprob, (c->max_tokens = 4, c->vocab = 8),
+        bp_logprob_create(grown.device, c, &made))
+CREATES(call_cp, bp_cp_config, bp_cp, , bp_cp_create(grown.device, c, &made))
+static const int64_t FIVE_TOKENS[] = {0, 5};
+CREATES(call_split, bp_cp_split_config, bp_cp_split, (c->cu_seqlens = FIVE_TOKENS, c->sequences = 1),
+        bp_cp_split_create(c, &made))
+CREATES(call_loss, bp_loss_config, bp_loss, c->max_sequences = 2, bp_loss_create(grown.device, c, &made))
 
-static bp_status call_cp(void *config)
+static bp_logprob *new_logprob(bp_logprob_batch *empty)
 {
-    bp_cp *cp = NULL;
-    bp_status status = bp_cp_create(grown.device, config, &cp);
-    bp_cp_destroy(&cp);
-    return status;
-}
-
-static bp_status call_split(void *config)
-{
-    static const int64_t begins[] = {0, 5};
-    bp_cp_split *split = NULL;
-    ((bp_cp_split_config *)config)->cu_seqlens = begins;
-    ((bp_cp_split_config *)config)->sequences = 1;
-    bp_status status = bp_cp_split_create(config, &split);
-    bp_cp_split_destroy(&split);
-    return status;
-}
-
-static bp_status call_loss(void *config)
-{
-    bp_loss *loss = NULL;
-    ((bp_loss_config *)config)->max_sequences = 2;
-    bp_status status = bp_loss_create(grown.device, config, &loss);
-    bp_loss_destroy(&loss);
-    return status;
+    bp_logprob_config config;
+    bp_logprob *client;
+    assert_ok(bp_logprob_config_init(&config, sizeof config));
+    config.max_tokens = 4;
+    config.vocab = 8;
+    assert_ok(bp_logprob_create(grown.device, &config, &client));
+    assert_ok(bp_logprob_batch_init(empty, sizeof *empty));
+    empty->logits = (bp_token_rows){.dtype = BP_DTYPE_FP32, .columns = 8};
+    return client;
 }
 
 /* A forward pass over an empty batch; outputs and gradients may be NULL. */
 static bp_status forward_with(const void *batch, const void *outputs, const void *gradients)
 {
-    bp_logprob_config config;
-    bp_logprob *client;
     bp_logprob_batch own_batch;
     bp_logprob_outputs own_outputs;
-    ok(bp_logprob_config_init(&config, sizeof config));
-    config.max_tokens = 4;
-    config.vocab = 8;
-    ok(bp_logprob_create(grown.device, &config, &client));
-    ok(bp_logprob_batch_init(&own_batch, sizeof own_batch));
-    own_batch.logits = (bp_token_rows){.dtype = BP_DTYPE_FP32, .columns = 8};
-    ok(bp_logprob_outputs_init(&own_outputs, sizeof own_outputs));
+    bp_logprob *client = new_logprob(&own_batch);
+    assert_ok(bp_logprob_outputs_init(&own_outputs, sizeof own_outputs));
     if (batch == NULL)
         batch = &own_batch;
     bp_status status = gradients != NULL
@@ -346,15 +248,8 @@ static bp_status call_batch(void *batch)
 
 static bp_status call_divergence(void *args)
 {
-    bp_logprob_config config;
-    bp_logprob *client;
     bp_logprob_batch batch;
-    ok(bp_logprob_config_init(&config, sizeof config));
-    config.max_tokens = 4;
-    config.vocab = 8;
-    ok(bp_logprob_create(grown.device, &config, &client));
-    ok(bp_logprob_batch_init(&batch, sizeof batch));
-    batch.logits = (bp_token_rows){.dtype = BP_DTYPE_FP32, .columns = 8};
+    bp_logprob *client = new_logprob(&batch);
     bp_status status = bp_logprob_divergence(client, &batch, args, NULL);
     bp_logprob_destroy(&client);
     return status;
@@ -373,7 +268,7 @@ static bp_status call_gradients(void *gradients)
 static bp_status call_merge(void *statistics)
 {
     bp_loss_statistics total;
-    ok(bp_loss_statistics_init(&total, sizeof total));
+    assert_ok(bp_loss_statistics_init(&total, sizeof total));
     return bp_loss_statistics_merge(statistics, &total);
 }
 
@@ -405,31 +300,15 @@ static bp_status fake_exchange(void *user, const void *mine, uint64_t bytes, voi
     return BP_OK;
 }
 
-static bp_status call_callbacks(void *callbacks)
-{
-    bp_comm *comm = NULL;
-    ((bp_comm_callbacks *)callbacks)->ranks = 1;
-    ((bp_comm_callbacks *)callbacks)->exchange = fake_exchange;
-    bp_status status = bp_comm_create_callback(callbacks, NULL, NULL, &comm);
-    bp_comm_destroy(&comm);
-    return status;
-}
+CREATES(call_callbacks, bp_comm_callbacks, bp_comm, (c->ranks = 1, c->exchange = fake_exchange),
+        bp_comm_create_callback(c, NULL, NULL, &made))
 
 /* ---- the fused head: unsupported without a BLAS library ---------------------------------------------------------- */
 
 static float numbers[8 * 4];
 
-static bp_status call_head(void *config)
-{
-    bp_lm_head *head = NULL;
-    bp_lm_head_config *c = config;
-    c->max_tokens = 4;
-    c->hidden = 4;
-    c->vocab = 8;
-    bp_status status = bp_lm_head_create(grown.device, config, &head);
-    bp_lm_head_destroy(&head);
-    return status;
-}
+CREATES(call_head, bp_lm_head_config, bp_lm_head, (c->max_tokens = 4, c->hidden = 4, c->vocab = 8),
+        bp_lm_head_create(grown.device, c, &made))
 
 /* An empty batch. NULL: the defaults of that struct. */
 static bp_status head_with(const void *batch, const void *gradients)
@@ -438,7 +317,7 @@ static bp_status head_with(const void *batch, const void *gradients)
     bp_lm_head *head;
     bp_lm_head_batch own_batch;
     bp_logprob_outputs outputs;
-    ok(bp_lm_head_config_init(&config, sizeof config));
+    assert_ok(bp_lm_head_config_init(&config, sizeof config));
     config.max_tokens = 4;
     config.hidden = 4;
     config.vocab = 8;
@@ -446,10 +325,10 @@ static bp_status head_with(const void *batch, const void *gradients)
     bp_status status = bp_lm_head_create(grown.device, &config, &head);
     if (status != BP_OK)
         return status;
-    ok(bp_lm_head_batch_init(&own_batch, sizeof own_batch));
+    assert_ok(bp_lm_head_batch_init(&own_batch, sizeof own_batch));
     own_batch.hidden = (bp_token_rows){.dtype = BP_DTYPE_FP32, .columns = 4};
     own_batch.weight = numbers;
-    ok(bp_logprob_outputs_init(&outputs, sizeof outputs));
+    assert_ok(bp_logprob_outputs_init(&outputs, sizeof outputs));
     status = gradients != NULL ? bp_lm_head_backward(head, &own_batch, gradients, NULL)
                                : bp_lm_head_forward(head, batch, &outputs, NULL);
     bp_lm_head_destroy(&head);
@@ -473,13 +352,12 @@ static bp_status call_head_gradients(void *gradients)
 /* One sequence of five tokens. */
 static bp_cp_split *new_split(void)
 {
-    static const int64_t begins[] = {0, 5};
     bp_cp_split_config config;
     bp_cp_split *split;
-    ok(bp_cp_split_config_init(&config, sizeof config));
-    config.cu_seqlens = begins;
+    assert_ok(bp_cp_split_config_init(&config, sizeof config));
+    config.cu_seqlens = FIVE_TOKENS;
     config.sequences = 1;
-    ok(bp_cp_split_create(&config, &split));
+    assert_ok(bp_cp_split_create(&config, &split));
     return split;
 }
 
@@ -489,8 +367,8 @@ static bp_status call_rearrangement(void *rearrangement)
     bp_cp_config config;
     bp_cp *cp;
     bp_cp_split *split = new_split();
-    ok(bp_cp_config_init(&config, sizeof config));
-    ok(bp_cp_create(grown.device, &config, &cp));
+    assert_ok(bp_cp_config_init(&config, sizeof config));
+    assert_ok(bp_cp_create(grown.device, &config, &cp));
     bp_cp_rearrangement *r = rearrangement;
     r->from = (bp_cp_tensor){.data = from, .tokens = 5, .token_bytes = 1};
     r->to = (bp_cp_tensor){.data = to, .tokens = 5, .token_bytes = 1};
@@ -504,10 +382,10 @@ static bp_loss *new_loss(void)
 {
     bp_loss_config config;
     bp_loss *loss;
-    ok(bp_loss_config_init(&config, sizeof config));
+    assert_ok(bp_loss_config_init(&config, sizeof config));
     config.max_sequences = 2;
-    ok(bp_loss_create(grown.device, &config, &loss));
-    ok(bp_loss_begin(loss));
+    assert_ok(bp_loss_create(grown.device, &config, &loss));
+    assert_ok(bp_loss_begin(loss));
     return loss;
 }
 
@@ -535,9 +413,9 @@ static bp_status fill_pinned(void *statistics)
 {
     bp_pinned *pinned;
     bp_pinned_config config;
-    ok(bp_pinned_config_init(&config, sizeof config));
+    assert_ok(bp_pinned_config_init(&config, sizeof config));
     config.allocator = BP_PINNED_PLAIN;
-    ok(bp_pinned_create(grown.device, &config, &pinned));
+    assert_ok(bp_pinned_create(grown.device, &config, &pinned));
     bp_status status = bp_pinned_statistics_get(pinned, statistics);
     if (status == BP_OK && ((bp_pinned_statistics *)statistics)->size == sizeof(bp_pinned_statistics))
         ((bp_pinned_statistics *)statistics)->because = NULL; /* a pointer into this object */
@@ -550,7 +428,7 @@ static bp_status fill_pack(void *result)
     bp_packing *packing = new_packing();
     bp_pack_config config;
     uint64_t offsets[2];
-    ok(bp_pack_config_init(&config, sizeof config));
+    assert_ok(bp_pack_config_init(&config, sizeof config));
     bp_status status = bp_pack(packing, &config, offsets, result);
     bp_packing_destroy(&packing);
     return status;
@@ -583,7 +461,7 @@ static bp_status fill_live(void *entry)
 static bp_status fill_pool_event(void *event)
 {
     const uint32_t id = param(&grown, 0);
-    ok(bp_pool_trace_start(grown.pool, 4, 0));
+    assert_ok(bp_pool_trace_start(grown.pool, 4, 0));
     take(&grown, id, grown.streams[0]);
     drop(&grown, id, grown.streams[0]);
     bp_status status = bp_pool_trace_get(grown.pool, 1, event);
@@ -597,7 +475,7 @@ static bp_status fill_pool_event(void *event)
 static bp_status fill_statistics(void *statistics)
 {
     bp_loss *loss = new_loss();
-    ok(bp_loss_reduce(loss, BP_OK, NULL));
+    assert_ok(bp_loss_reduce(loss, BP_OK, NULL));
     bp_status status = bp_loss_statistics_get(loss, statistics);
     bp_loss_destroy(&loss);
     return status;
@@ -611,39 +489,15 @@ static bp_status fill_statistics(void *statistics)
     {                                                                                                                  \
         return bp_##type##_init(config, size);                                                                         \
     }
-INIT(schedule_config)
-INIT(recorded_config)
-INIT(alternatives_config)
-INIT(host_config)
-INIT(cuda_config)
-INIT(pinned_config)
-INIT(offload_config)
-INIT(capture_config)
-INIT(profile_config)
-INIT(export_config)
-INIT(registration_entry)
-INIT(pack_config)
-INIT(logprob_config)
-INIT(cp_config)
-INIT(cp_split_config)
-INIT(loss_config)
-INIT(loss_statistics)
-INIT(logprob_batch)
-INIT(logprob_outputs)
-INIT(logprob_gradients)
-INIT(logprob_divergence_args)
-INIT(parameter)
-INIT(buckets_config)
-INIT(plan_config)
-INIT(pool_config)
-INIT(bind)
-INIT(nccl_config)
-INIT(torch_config)
-INIT(lm_head_config)
-INIT(lm_head_batch)
-INIT(lm_head_gradients)
-INIT(cp_rearrangement)
-INIT(loss_values)
+/* clang-format off */
+INIT(schedule_config) INIT(recorded_config) INIT(alternatives_config) INIT(host_config) INIT(cuda_config)
+INIT(pinned_config) INIT(offload_config) INIT(capture_config) INIT(profile_config) INIT(export_config)
+INIT(registration_entry) INIT(pack_config) INIT(logprob_config) INIT(cp_config) INIT(cp_split_config)
+INIT(loss_config) INIT(loss_statistics) INIT(logprob_batch) INIT(logprob_outputs) INIT(logprob_gradients)
+INIT(logprob_divergence_args) INIT(parameter) INIT(buckets_config) INIT(plan_config) INIT(pool_config) INIT(bind)
+INIT(nccl_config) INIT(torch_config) INIT(lm_head_config) INIT(lm_head_batch) INIT(lm_head_gradients)
+INIT(cp_rearrangement) INIT(loss_values)
+/* clang-format on */
 
 #define THROUGH(type, field) (offsetof(bp_##type, field) + sizeof(((bp_##type *)NULL)->field))
 
@@ -657,44 +511,44 @@ INIT(loss_values)
     {                                                                                                                  \
 #call, sizeof(bp_##type), THROUGH(type, first), NULL, call                                                     \
     }
-const config_row GROWN_CONFIGS[] = {
-    ROW(schedule_config, prefetch, call_training),
-    ROW(schedule_config, prefetch, call_alternatives_schedule),
-    ROW(recorded_config, overlap_window, call_recorded),
-    ROW(alternatives_config, max_prefetch, call_alternatives_own),
-    ROW(host_config, memory_bytes, call_host),
-    ROW(cuda_config, driver, call_cuda),
-    ROW(pinned_config, allocator, call_pinned),
-    ROW(offload_config, pinned, call_offload),
-    ROW(capture_config, name, call_capture),
-    ROW(profile_config, directory, call_profile),
-    ROW(export_config, id, call_export),
-    ROW(registration_entry, comm, call_registration),
-    ROW(pack_config, capacity, call_pack),
-    ROW(logprob_config, vocab, call_logprob),
-    ROW(cp_config, comm, call_cp),
-    ROW(cp_split_config, sequences, call_split),
-    ROW(loss_config, max_sequences, call_loss),
-    ROW(loss_statistics, sequences, call_merge),
-    ROW(logprob_batch, logits, call_batch),
-    ROW(logprob_outputs, logprob, call_outputs),
-    ROW(logprob_gradients, logprob_grad, call_gradients),
-    ROW(logprob_divergence_args, reference, call_divergence),
-    ROW(parameter, dtype, call_parameter),
-    ROW(buckets_config, bucketing, call_buckets),
-    ROW(plan_config, policy, call_plan),
-    ROW(pool_config, name, call_pool),
-    ROW(bind, dtype, call_bind),
-    ROW(nccl_config, comm, call_nccl),
-    ROW(torch_config, ordinal, call_torch),
-    ROW(lm_head_config, vocab, call_head),
-    ROW(lm_head_batch, weight, call_head_batch),
-    ROW(lm_head_gradients, logprob_grad, call_head_gradients),
-    ROW(cp_rearrangement, to, call_rearrangement),
-    ROW(loss_values, mask, call_values),
-    PLAIN(given_bucket, numel, call_given_bucket),
-    PLAIN(model_event, lane, call_event),
-    PLAIN(comm_callbacks, exchange, call_callbacks),
+                            const config_row GROWN_CONFIGS[] = {
+                                ROW(schedule_config, prefetch, call_training),
+                                ROW(schedule_config, prefetch, call_alternatives_schedule),
+                                ROW(recorded_config, overlap_window, call_recorded),
+                                ROW(alternatives_config, max_prefetch, call_alternatives_own),
+                                ROW(host_config, memory_bytes, call_host),
+                                ROW(cuda_config, driver, call_cuda),
+                                ROW(pinned_config, allocator, call_pinned),
+                                ROW(offload_config, pinned, call_offload),
+                                ROW(capture_config, name, call_capture),
+                                ROW(profile_config, directory, call_profile),
+                                ROW(export_config, id, call_export),
+                                ROW(registration_entry, comm, call_registration),
+                                ROW(pack_config, capacity, call_pack),
+                                ROW(logprob_config, vocab, call_logprob),
+                                ROW(cp_config, comm, call_cp),
+                                ROW(cp_split_config, sequences, call_split),
+                                ROW(loss_config, max_sequences, call_loss),
+                                ROW(loss_statistics, sequences, call_merge),
+                                ROW(logprob_batch, logits, call_batch),
+                                ROW(logprob_outputs, logprob, call_outputs),
+                                ROW(logprob_gradients, logprob_grad, call_gradients),
+                                ROW(logprob_divergence_args, reference, call_divergence),
+                                ROW(parameter, dtype, call_parameter),
+                                ROW(buckets_config, bucketing, call_buckets),
+                                ROW(plan_config, policy, call_plan),
+                                ROW(pool_config, name, call_pool),
+                                ROW(bind, dtype, call_bind),
+                                ROW(nccl_config, comm, call_nccl),
+                                ROW(torch_config, ordinal, call_torch),
+                                ROW(lm_head_config, vocab, call_head),
+                                ROW(lm_head_batch, weight, call_head_batch),
+                                ROW(lm_head_gradients, logprob_grad, call_head_gradients),
+                                ROW(cp_rearrangement, to, call_rearrangement),
+                                ROW(loss_values, mask, call_values),
+                                PLAIN(given_bucket, numel, call_given_bucket),
+                                PLAIN(model_event, lane, call_event),
+                                PLAIN(comm_callbacks, exchange, call_callbacks),
 };
 const size_t GROWN_CONFIG_COUNT = sizeof GROWN_CONFIGS / sizeof *GROWN_CONFIGS;
 

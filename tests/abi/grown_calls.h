@@ -26,9 +26,6 @@ extern const size_t GROWN_OUTPUT_COUNT;
 
 /* Fixture of the calls: a host device, a plan and an open pool. The tests set it up and tear it down. */
 extern kit grown;
-
-void ok(bp_status status); /* asserts BP_OK */
-
 /* A recording of two units, acquired and released in sequence. */
 bp_model *two_units(void);
 bp_buckets *buckets_of(const bp_model *model);

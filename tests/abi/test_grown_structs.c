@@ -3,12 +3,7 @@
  * A table row has a struct's size and a call that reads or fills it. Each call gets the struct truncated after each field, as from older
  * callers, and with extra bytes, as from newer ones. Each struct is an allocation of exactly its size, so that sanitizers detect
  * accesses beyond it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/bucketpool.h>
 #include <bucketpool/cp.h>
@@ -31,7 +26,7 @@ static unsigned char *new_config(const config_row *row, size_t bytes)
     assert_non_null(config);
     memset(config, row->init != NULL ? 0xa5 : 0, bytes);
     if (row->init != NULL)
-        ok(row->init(config, bytes));
+        assert_ok(row->init(config, bytes));
     else
         memcpy(config, &bytes, sizeof bytes);
     return config;
@@ -54,9 +49,8 @@ static void expect(const char *name, size_t bytes, bp_status status, bp_status e
 }
 
 /* Older callers have the first fields only: the others get their defaults. */
-static void test_shorter(void **state)
+TEST(test_shorter)
 {
-    (void)state;
     for (const config_row *row = GROWN_CONFIGS; row < GROWN_CONFIGS + GROWN_CONFIG_COUNT; row++) {
         unsigned char *whole = new_config(row, row->size);
         for (size_t bytes = row->oldest; bytes <= row->size; bytes += sizeof(uint32_t)) {
@@ -71,9 +65,8 @@ static void test_shorter(void **state)
 }
 
 /* Newer callers have unknown fields, which must be 0. */
-static void test_longer(void **state)
+TEST(test_longer)
 {
-    (void)state;
     for (const config_row *row = GROWN_CONFIGS; row < GROWN_CONFIGS + GROWN_CONFIG_COUNT; row++) {
         size_t bytes = row->size + MORE;
         unsigned char *config = new_config(row, bytes);
@@ -91,9 +84,8 @@ static void test_longer(void **state)
 }
 
 /* size is not set. */
-static void test_no_size(void **state)
+TEST(test_no_size)
 {
-    (void)state;
     for (const config_row *row = GROWN_CONFIGS; row < GROWN_CONFIGS + GROWN_CONFIG_COUNT; row++) {
         unsigned char *config = new_config(row, row->size);
         for (size_t bytes = 0; bytes <= sizeof bytes; bytes += sizeof bytes) {
@@ -109,9 +101,8 @@ static void test_no_size(void **state)
 }
 
 /* Fields that older callers set have an effect. */
-static void test_fields_count(void **state)
+TEST(test_fields_count)
 {
-    (void)state;
     bp_model *model = two_units();
     bp_buckets *buckets = buckets_of(model);
     for (uint32_t prefetch = 0; prefetch <= 1; prefetch++) {
@@ -120,7 +111,7 @@ static void test_fields_count(void **state)
             uint32_t prefetch, grad_units;
         } old = {sizeof old, prefetch, 2};
         bp_schedule *schedule;
-        ok(bp_schedule_create_training(buckets, (const void *)&old, &schedule));
+        assert_ok(bp_schedule_create_training(buckets, (const void *)&old, &schedule));
         const bp_schedule_info *info = bp_schedule_get_info(schedule);
         assert_int_equal(info->step_count, 4);
         assert_int_equal(info->requests[1].intervals[0].begin, 1 - prefetch);
@@ -131,9 +122,8 @@ static void test_fields_count(void **state)
 }
 
 /* The stride of an array is the caller's struct size. */
-static void test_arrays(void **state)
+TEST(test_arrays)
 {
-    (void)state;
     struct {
         bp_registration_entry known;
         uint64_t later;
@@ -147,13 +137,13 @@ static void test_arrays(void **state)
     } groups[4] = {{.size = sizeof groups[0]}};
     bp_comm *comms[2];
     for (size_t i = 0; i < 2; i++) {
-        ok(bp_comm_create_self(&comms[i]));
-        ok(bp_registration_entry_init(&entries[i].known, sizeof entries[i]));
+        assert_ok(bp_comm_create_self(&comms[i]));
+        assert_ok(bp_registration_entry_init(&entries[i].known, sizeof entries[i]));
         entries[i].known.comm = comms[i];
         entries[i].known.group = i == 0 ? "param" : "grad";
     }
     bp_registration *registration;
-    ok(bp_registration_create(grown.pool, &entries[0].known, 2, &registration));
+    assert_ok(bp_registration_create(grown.pool, &entries[0].known, 2, &registration));
     const bp_registration_info *info = bp_registration_get_info(registration);
     assert_int_equal(info->window_count, 2);
     for (uint32_t i = 0; i < 2; i++)
@@ -165,8 +155,8 @@ static void test_arrays(void **state)
         bp_comm_destroy(&comms[i]);
     bp_offload *offload;
     size_t count;
-    ok(bp_offload_create(grown.pool, NULL, &offload));
-    ok(bp_offload_groups(offload, (bp_offload_group *)(void *)groups, 4, &count));
+    assert_ok(bp_offload_create(grown.pool, NULL, &offload));
+    assert_ok(bp_offload_groups(offload, (bp_offload_group *)(void *)groups, 4, &count));
     assert_int_equal(count, 2);
     assert_string_equal(groups[0].name, "param");
     assert_string_equal(groups[1].name, "grad");
@@ -176,9 +166,8 @@ static void test_arrays(void **state)
 
 /* ---- outputs ----------------------------------------------------------------------------------------------------------- */
 
-static void test_outputs(void **state)
+TEST(test_outputs)
 {
-    (void)state;
     for (const output_row *row = GROWN_OUTPUTS; row < GROWN_OUTPUTS + GROWN_OUTPUT_COUNT; row++) {
         unsigned char *whole = calloc(1, row->size);
         assert_non_null(whole);
@@ -222,11 +211,4 @@ static int end(void **state)
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shorter),      cmocka_unit_test(test_longer), cmocka_unit_test(test_no_size),
-        cmocka_unit_test(test_fields_count), cmocka_unit_test(test_arrays), cmocka_unit_test(test_outputs),
-    };
-    return cmocka_run_group_tests(tests, begin, end);
-}
+TESTS(begin, end)

@@ -1,10 +1,5 @@
 /* Runs bp_pack and bp_packing_bound and checks their results. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "answers.h"
 
@@ -109,13 +104,12 @@ uint64_t solved_optimum(const instance *in)
 
 void assert_optimum(const instance *in, uint64_t bytes)
 {
-    answer a = solve_plainly(in);
+    SCOPED(end_answer) answer a = solve_plainly(in);
     if (a.result.bytes != bytes || a.result.optimal != 1)
         print_error("the optimum is %llu, bp_pack has %llu, of which %llu proven, by %s\n", (unsigned long long)bytes,
                     (unsigned long long)a.result.bytes, (unsigned long long)a.result.proven, a.result.method);
     assert_for(in, a.result.bytes == bytes);
     assert_for(in, a.result.optimal == 1);
-    end_answer(&a);
 }
 
 void end_answer(answer *a)
@@ -126,7 +120,7 @@ void end_answer(answer *a)
 
 void assert_refused(const instance *in, bp_pack_config config, bp_status expected)
 {
-    bp_packing *packing = make_packing(in);
+    SCOPED(bp_packing_destroy) bp_packing *packing = make_packing(in);
     uint64_t *offsets = malloc((in->count + 1) * sizeof *offsets);
     assert_non_null(offsets);
     memset(offsets, 0xA5, (in->count + 1) * sizeof *offsets);
@@ -141,7 +135,6 @@ void assert_refused(const instance *in, bp_pack_config config, bp_status expecte
         assert_for(in, offsets[i] == UNWRITTEN);
     assert_true(strlen(bp_error_detail()) > 0);
     free(offsets);
-    bp_packing_destroy(&packing);
 }
 
 uint64_t bound_of(const instance *in)

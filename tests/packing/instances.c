@@ -1,10 +1,5 @@
 /* Instances and assertions of the packing tests. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "instances.h"
 
@@ -119,26 +114,6 @@ void print_instance(const instance *in)
 }
 
 /* ---- assertions ---------------------------------------------------------------------------------------------------- */
-
-void check_ok(bp_status status, const char *call, const char *file, int line)
-{
-    if (status == BP_OK)
-        return;
-    print_error("%s\n%s: %s\n", call, bp_status_name(status), bp_error_detail());
-    _fail(file, line);
-}
-
-void check_failure(bp_status status, bp_status expected, const char *const *words, const char *file, int line)
-{
-    bool right = status == expected;
-    for (; right && *words != NULL; words++)
-        right = strstr(bp_error_detail(), *words) != NULL;
-    if (right)
-        return;
-    print_error("status \"%s\", expected \"%s\"%s%s: %s\n", bp_status_name(status), bp_status_name(expected),
-                status == expected ? " and the word " : "", status == expected ? words[-1] : "", bp_error_detail());
-    _fail(file, line);
-}
 
 void check_for(const instance *in, bool holds, const char *condition, const char *file, int line)
 {

@@ -2,6 +2,8 @@
 #ifndef BP_TEST_PACKING_INSTANCES_H
 #define BP_TEST_PACKING_INSTANCES_H
 
+#include "support/harness.h"
+
 #include <bucketpool/pack.h>
 
 #include <stdbool.h>
@@ -40,14 +42,8 @@ void print_instance(const instance *in);
 
 /* ---- assertions that show the instance ----------------------------------------------------------------------------- */
 
-#define assert_ok(status) check_ok(status, #status, __FILE__, __LINE__)
-#define assert_fails(status, expected, ...)                                                                            \
-    check_failure(status, expected, (const char *const[]){__VA_ARGS__, NULL}, __FILE__, __LINE__)
 #define assert_for(in, condition) check_for(in, condition, #condition, __FILE__, __LINE__)
 
-void check_ok(bp_status status, const char *call, const char *file, int line);
-/* Asserts the status and that the detail contains `words`. */
-void check_failure(bp_status status, bp_status expected, const char *const *words, const char *file, int line);
 void check_for(const instance *in, bool holds, const char *condition, const char *file, int line);
 
 /* ---- random numbers ------------------------------------------------------------------------------------------------ */

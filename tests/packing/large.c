@@ -1,10 +1,5 @@
 /* Fixtures of large packing instances; see large.h. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "large.h"
 

@@ -1,10 +1,5 @@
 /* Reference model of packing; see naive.h. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "naive.h"
 

@@ -1,10 +1,5 @@
 /* Cuts a rectangle into boxes. An item is a box, or two boxes of equal bytes with a gap in time. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "planted.h"
 

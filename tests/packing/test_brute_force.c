@@ -1,10 +1,5 @@
 /* Small instances, whole families and random ones: bp_pack finds and proves the optimum of the exhaustive search. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "answers.h"
 
@@ -24,24 +19,21 @@ static void assert_solved(const instance *in, bool capacities)
     for (uint64_t spare = 0; capacities && optimum > 0 && spare < 2; spare++) {
         bp_pack_config config = new_config();
         config.capacity = optimum + spare;
-        answer a = solve(in, config);
+        SCOPED(end_answer) answer a = solve(in, config);
         assert_for(in, a.result.outcome == BP_PACK_PLACED);
-        end_answer(&a);
     }
     if (!capacities || optimum <= largest)
         return;
     bp_pack_config config = new_config();
     config.capacity = optimum - 1;
-    answer a = solve(in, config);
+    SCOPED(end_answer) answer a = solve(in, config);
     assert_for(in, a.result.outcome == BP_PACK_INFEASIBLE);
-    end_answer(&a);
 }
 
 /* ---- reference model ------------------------------------------------------------------------------------------------ */
 
-static void test_references_agree(void **state)
+TEST(test_references_agree)
 {
-    (void)state;
     seed(1);
     for (int i = 0, times = share_of(4000); i < times; i++) {
         random_options options = {.items = (uint32_t)random_between(1, 5),
@@ -52,7 +44,7 @@ static void test_references_agree(void **state)
                                   .pairs = (uint32_t)random_below(4),
                                   .empty = true,
                                   .never_live = true};
-        instance in = random_instance(options);
+        SCOPED(end_instance) instance in = random_instance(options);
         uint64_t offsets[MOST_TRIED], optimum = naive_placement(&in, offsets);
         bool *with = naive_conflicts(&in);
         assert_for(&in, naive_grid_optimum(&in) == optimum);
@@ -60,7 +52,6 @@ static void test_references_agree(void **state)
         assert_for(&in, naive_clique(&in) <= optimum);
         assert_for(&in, naive_live_sum(&in) <= naive_clique(&in));
         free(with);
-        end_instance(&in);
     }
 }
 
@@ -80,14 +71,12 @@ static size_t try_sets(instance *in, uint32_t kind, uint32_t steps, uint32_t mos
     return tried;
 }
 
-static void test_all_sets(void **state)
+TEST(test_all_sets)
 {
-    (void)state;
-    instance in = {0};
+    SCOPED(end_instance) instance in = {0};
     assert_int_equal(try_sets(&in, 0, 2, 5), 2001);
     assert_int_equal(try_sets(&in, 0, 3, in_brief() ? 4 : 5), in_brief() ? 12649 : 65779);
     assert_int_equal(try_sets(&in, 0, 4, 3), 17295);
-    end_instance(&in);
 }
 
 /* An instance with the conflict graph `edges`, a bit per pair; each conflict is a common step or, by the bits of `added`, an added
@@ -120,9 +109,8 @@ static instance graph_instance(const uint64_t *sizes, uint32_t count, uint32_t e
 #define FIVE_CYCLE 0x265U
 
 /* Every conflict graph of five items with sizes 1 to 3, largest first; interval graphs are only some of them. */
-static void test_all_graphs(void **state)
+TEST(test_all_graphs)
 {
-    (void)state;
     static const uint32_t added[] = {0, 0x3FF, 0x155};
     size_t tried = 0, above_bound = 0;
     const uint32_t every = in_brief() ? 5 : 1; /* stride over the graphs, with another start for each set of sizes */
@@ -134,11 +122,10 @@ static void test_all_graphs(void **state)
             sorted = sorted && (i == 0 || sizes[i] <= sizes[i - 1]);
         }
         for (uint32_t edges = digits % every; sorted && edges < 1024; edges += every) {
-            instance in = graph_instance(sizes, 5, edges, added[tried % 3]);
+            SCOPED(end_instance) instance in = graph_instance(sizes, 5, edges, added[tried % 3]);
             assert_solved(&in, tried % 8 == 0);
             above_bound += naive_optimum(&in) > naive_clique(&in);
             tried++;
-            end_instance(&in);
         }
     }
     assert_true(every > 1 ? tried > 21 * 200 : tried == 21 * 1024);
@@ -154,15 +141,13 @@ static void try_random(random_options options, int count)
         these.items = (uint32_t)random_between(1, options.items);
         these.steps = (uint32_t)random_between(1, options.steps);
         these.longest = one_in(2) ? 0 : 3;
-        instance in = random_instance(these);
+        SCOPED(end_instance) instance in = random_instance(these);
         assert_solved(&in, i % 4 == 0);
-        end_instance(&in);
     }
 }
 
-static void test_random(void **state)
+TEST(test_random)
 {
-    (void)state;
     seed(2);
     try_random((random_options){.items = 7, .steps = 12, .intervals = 1, .least_size = 1, .most_size = 5}, 1500);
     try_random((random_options){.items = 7, .steps = 20, .intervals = 4, .least_size = 1, .most_size = 9}, 1500);
@@ -181,9 +166,8 @@ static void test_random(void **state)
 }
 
 /* Random conflict graphs: their optimum often exceeds the bound, unlike that of random intervals. */
-static void test_random_graphs(void **state)
+TEST(test_random_graphs)
 {
-    (void)state;
     seed(3);
     size_t above_bound = 0;
     for (int i = 0, times = share_of(3000); i < times; i++) {
@@ -194,20 +178,12 @@ static void test_random_graphs(void **state)
         uint32_t edges = (uint32_t)random_below(1 << 21);
         if (one_in(2))
             edges = (edges & ~0x3FFU) | FIVE_CYCLE;
+        SCOPED(end_instance)
         instance in = graph_instance(sizes, count, edges, i % 2 == 0 ? 0 : (uint32_t)random_below(1 << 21));
         assert_solved(&in, i % 4 == 0);
         above_bound += naive_optimum(&in) > naive_clique(&in);
-        end_instance(&in);
     }
     assert_true(above_bound > (size_t)share_of(300));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_references_agree), cmocka_unit_test(test_all_sets),
-        cmocka_unit_test(test_all_graphs),       cmocka_unit_test(test_random),
-        cmocka_unit_test(test_random_graphs),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,10 +1,5 @@
 /* Instances as schedules make them: chains of units in which each conflicts with the next few, forward and backward. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "answers.h"
 
@@ -99,17 +94,15 @@ static void try_chain(chain_options options, uint64_t work)
     free(first);
 }
 
-static void test_ahead_1(void **state)
+TEST(test_ahead_1)
 {
-    (void)state;
     seed(1);
     for (int i = 0; i < 300; i++)
         try_chain(random_chain(60, 1), 0);
 }
 
-static void test_ahead_1_long(void **state)
+TEST(test_ahead_1_long)
 {
-    (void)state;
     seed(2);
     for (uint32_t kinds = 0; kinds <= 4; kinds += 2)
         try_chain(
@@ -118,9 +111,8 @@ static void test_ahead_1_long(void **state)
               0);
 }
 
-static void test_ahead_2(void **state)
+TEST(test_ahead_2)
 {
-    (void)state;
     seed(4);
     for (int i = 0; i < 80; i++)
         try_chain(random_chain(40, 2), 3000000);
@@ -128,9 +120,8 @@ static void test_ahead_2(void **state)
               10000000);
 }
 
-static void test_ahead_3(void **state)
+TEST(test_ahead_3)
 {
-    (void)state;
     seed(5);
     for (int i = 0; i < 80; i++)
         try_chain(random_chain(40, 3), 3000000);
@@ -138,13 +129,4 @@ static void test_ahead_3(void **state)
               10000000);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ahead_1),
-        cmocka_unit_test(test_ahead_1_long),
-        cmocka_unit_test(test_ahead_2),
-        cmocka_unit_test(test_ahead_3),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

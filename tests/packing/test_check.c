@@ -1,10 +1,5 @@
 /* bp_packing_check against the reference model, on valid and invalid placements; bp_packing_bound and its witness. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "answers.h"
 
@@ -61,9 +56,8 @@ static void compare(const instance *in, const bp_packing *packing, const bool *w
 }
 
 /* Any offsets, including ends that overflow 64 bits. */
-static void test_random_placements(void **state)
+TEST(test_random_placements)
 {
-    (void)state;
     static const uint64_t bases[] = {0, UINT64_MAX - 20};
     seed(1);
     tally t = {0};
@@ -71,8 +65,8 @@ static void test_random_placements(void **state)
         random_options options = SMALL;
         options.items = (uint32_t)random_between(1, 7);
         options.pairs = one_in(2) ? 0 : SMALL.pairs;
-        instance in = random_instance(options);
-        bp_packing *packing = make_packing(&in);
+        SCOPED(end_instance) instance in = random_instance(options);
+        SCOPED(bp_packing_destroy) bp_packing *packing = make_packing(&in);
         bool *with = naive_conflicts(&in);
         uint64_t offsets[MOST_TRIED], base = bases[one_in(4)];
         for (int k = 0; k < 10; k++) {
@@ -81,21 +75,18 @@ static void test_random_placements(void **state)
             compare(&in, packing, with, offsets, base + random_between(8, 20), &t);
         }
         free(with);
-        bp_packing_destroy(&packing);
-        end_instance(&in);
     }
     assert_true(t.right > 10000 && t.wrong > 10000);
 }
 
 /* Tight placements, and the same with one item moved by a byte or onto another. */
-static void test_moved_items(void **state)
+TEST(test_moved_items)
 {
-    (void)state;
     seed(2);
     tally t = {0};
     for (int i = 0; i < 2000; i++) {
-        instance in = random_instance(SMALL);
-        bp_packing *packing = make_packing(&in);
+        SCOPED(end_instance) instance in = random_instance(SMALL);
+        SCOPED(bp_packing_destroy) bp_packing *packing = make_packing(&in);
         bool *with = naive_conflicts(&in);
         uint64_t offsets[MOST_TRIED], bytes = naive_placement(&in, offsets);
         compare(&in, packing, with, offsets, bytes, &t);
@@ -112,22 +103,19 @@ static void test_moved_items(void **state)
             offsets[item] = kept;
         }
         free(with);
-        bp_packing_destroy(&packing);
-        end_instance(&in);
     }
     assert_true(t.right > 10000 && t.wrong > 10000);
 }
 
 /* Many items with many intervals each, at most one of which overlaps. */
-static void test_one_wrong_of_many(void **state)
+TEST(test_one_wrong_of_many)
 {
-    (void)state;
     seed(3);
     for (int i = 0; i < 60; i++) {
         random_options options = {
             .items = 150, .steps = 400, .intervals = 4, .least_size = 10, .most_size = 300, .pairs = 200};
-        instance in = random_instance(options);
-        bp_packing *packing = make_packing(&in);
+        SCOPED(end_instance) instance in = random_instance(options);
+        SCOPED(bp_packing_destroy) bp_packing *packing = make_packing(&in);
         bool *with = naive_conflicts(&in);
         uint64_t *offsets = calloc(in.count, sizeof *offsets), bytes = 0;
         assert_non_null(offsets);
@@ -148,18 +136,15 @@ static void test_one_wrong_of_many(void **state)
         assert_true(t.wrong > 0);
         free(offsets);
         free(with);
-        bp_packing_destroy(&packing);
-        end_instance(&in);
     }
 }
 
-static void test_names_the_items(void **state)
+TEST(test_names_the_items)
 {
-    (void)state;
-    instance in = {0};
+    SCOPED(end_instance) instance in = {0};
     for (uint32_t i = 0; i < 40; i++)
         add_interval(&in, add_item(&in, 1000), i, i + 2);
-    bp_packing *packing = make_packing(&in);
+    SCOPED(bp_packing_destroy) bp_packing *packing = make_packing(&in);
     uint64_t offsets[40];
     for (uint32_t i = 0; i < 40; i++)
         offsets[i] = i % 2 * 1000;
@@ -168,42 +153,36 @@ static void test_names_the_items(void **state)
     assert_fails(bp_packing_check(packing, offsets, 2000), BP_ERR_MISMATCH, "26", "27");
     offsets[27] = 1001;
     assert_fails(bp_packing_check(packing, offsets, 2000), BP_ERR_MISMATCH, "27", "2000");
-    bp_packing_destroy(&packing);
-    end_instance(&in);
 }
 
 /* ---- the bound ----------------------------------------------------------------------------------------------------- */
 
-static void test_bound(void **state)
+TEST(test_bound)
 {
-    (void)state;
     seed(4);
     size_t extended = 0;
     for (int i = 0; i < 6000; i++) {
         random_options options = SMALL;
         options.items = (uint32_t)random_between(1, 7);
         options.pairs = one_in(2) ? 0 : 12;
-        instance in = random_instance(options);
+        SCOPED(end_instance) instance in = random_instance(options);
         uint64_t bound = bound_of(&in);
         assert_for(&in, bound <= naive_clique(&in));
         extended += bound > naive_live_sum(&in);
-        end_instance(&in);
     }
     assert_true(extended > 100);
     for (int i = 0; i < 20; i++) {
         random_options options = {
             .items = 120, .steps = 300, .intervals = 3, .least_size = 1, .most_size = 1000000, .pairs = i % 2 * 300};
-        instance in = random_instance(options);
+        SCOPED(end_instance) instance in = random_instance(options);
         bound_of(&in);
-        end_instance(&in);
     }
 }
 
 /* A live set, and an item with added conflicts to all of its members: the clique includes both. */
-static void test_bound_extends(void **state)
+TEST(test_bound_extends)
 {
-    (void)state;
-    instance in = {0};
+    SCOPED(end_instance) instance in = {0};
     for (uint32_t i = 0; i < 4; i++)
         add_interval(&in, add_item(&in, 10 + i), 5, 6);
     uint32_t other = add_item(&in, 7);
@@ -213,16 +192,14 @@ static void test_bound_extends(void **state)
         add_pair(&in, i % 2 == 0 ? i : other, i % 2 == 0 ? other : i);
     assert_int_equal(bound_of(&in), 53);
     assert_int_equal(naive_clique(&in), 53);
-    end_instance(&in);
 }
 
 /* A dense graph of added conflicts: the work stays limited. */
-static void test_bound_of_dense_conflicts(void **state)
+TEST(test_bound_of_dense_conflicts)
 {
-    (void)state;
     seed(5);
     for (uint32_t percent = 100; percent >= 50; percent -= 10) {
-        instance in = {0};
+        SCOPED(end_instance) instance in = {0};
         uint64_t sum = 0;
         for (uint32_t i = 0; i < 90; i++) {
             add_interval(&in, add_item(&in, random_between(1, 100)), i, i + 1);
@@ -235,20 +212,7 @@ static void test_bound_of_dense_conflicts(void **state)
         assert_for(&in, percent < 100 || bound == sum);
         if (percent == 100)
             assert_optimum(&in, sum);
-        end_instance(&in);
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_placements),
-        cmocka_unit_test(test_moved_items),
-        cmocka_unit_test(test_one_wrong_of_many),
-        cmocka_unit_test(test_names_the_items),
-        cmocka_unit_test(test_bound),
-        cmocka_unit_test(test_bound_extends),
-        cmocka_unit_test(test_bound_of_dense_conflicts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

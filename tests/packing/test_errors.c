@@ -1,10 +1,5 @@
 /* Errors, which write no output; the smallest and largest instances. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "answers.h"
 
@@ -14,9 +9,8 @@
 
 /* ---- building an instance ------------------------------------------------------------------------------------------ */
 
-static void test_no_packing(void **state)
+TEST(test_no_packing)
 {
-    (void)state;
     size_t item = 77, count = 77;
     uint64_t bound = 77;
     uint32_t witness = 77;
@@ -33,9 +27,8 @@ static void test_no_packing(void **state)
     assert_null(none);
 }
 
-static void test_items_and_intervals(void **state)
+TEST(test_items_and_intervals)
 {
-    (void)state;
     bp_packing *packing = NULL;
     assert_ok(bp_packing_create(&packing));
     assert_int_equal(bp_packing_get_info(packing)->item_count, 0);
@@ -64,20 +57,18 @@ static void test_items_and_intervals(void **state)
     assert_null(packing);
 }
 
-static void test_intervals_are_given_back(void **state)
+TEST(test_intervals_are_given_back)
 {
-    (void)state;
     seed(1);
+    SCOPED(end_instance)
     instance in = random_instance((random_options){.items = 20, .steps = 30, .intervals = 4, .most_size = 9});
-    bp_packing *packing = make_packing(&in);
+    SCOPED(bp_packing_destroy) bp_packing *packing = make_packing(&in);
     assert_int_equal(bp_packing_get_info(packing)->interval_count, in.interval_count);
     for (uint32_t i = 0; i < in.interval_count; i++) {
         const bp_packing_interval stored = bp_packing_get_info(packing)->intervals[i];
         assert_true(stored.item == in.intervals[i].item && stored.begin == in.intervals[i].begin &&
                     stored.end == in.intervals[i].end);
     }
-    bp_packing_destroy(&packing);
-    end_instance(&in);
 }
 
 /* ---- calls --------------------------------------------------------------------------------------------------------- */
@@ -90,11 +81,10 @@ static instance make_three(void)
     return in;
 }
 
-static void test_missing_arguments(void **state)
+TEST(test_missing_arguments)
 {
-    (void)state;
-    instance in = make_three();
-    bp_packing *packing = make_packing(&in);
+    SCOPED(end_instance) instance in = make_three();
+    SCOPED(bp_packing_destroy) bp_packing *packing = make_packing(&in);
     bp_pack_config config = new_config();
     uint64_t offsets[3] = {77, 77, 77}, bound = 77;
     size_t count = 77;
@@ -115,32 +105,25 @@ static void test_missing_arguments(void **state)
     for (size_t i = 0; i < 3; i++)
         assert_int_equal(offsets[i], 77);
     assert_true(result.bytes == 77 && result.outcome == 0 && bound == 77 && count == 77);
-    bp_packing_destroy(&packing);
-    end_instance(&in);
 }
 
 /* Without a configuration the defaults apply. */
-static void test_no_config(void **state)
+TEST(test_no_config)
 {
-    (void)state;
-    instance in = make_three();
-    bp_packing *packing = make_packing(&in);
-    answer by_default = solve_plainly(&in);
+    SCOPED(end_instance) instance in = make_three();
+    SCOPED(bp_packing_destroy) bp_packing *packing = make_packing(&in);
+    SCOPED(end_answer) answer by_default = solve_plainly(&in);
     uint64_t offsets[3] = {77, 77, 77};
     bp_pack_result result = {.size = sizeof result};
     assert_ok(bp_pack(packing, NULL, offsets, &result));
     assert_memory_equal(offsets, by_default.offsets, sizeof offsets);
     assert_true(result.bytes == by_default.result.bytes && result.work == by_default.result.work);
-    end_answer(&by_default);
-    bp_packing_destroy(&packing);
-    end_instance(&in);
 }
 
-static void test_struct_sizes(void **state)
+TEST(test_struct_sizes)
 {
-    (void)state;
-    instance in = make_three();
-    bp_packing *packing = make_packing(&in);
+    SCOPED(end_instance) instance in = make_three();
+    SCOPED(bp_packing_destroy) bp_packing *packing = make_packing(&in);
     bp_pack_config config;
     memset(&config, 0xA5, sizeof config);
     bp_pack_config before = config;
@@ -163,16 +146,13 @@ static void test_struct_sizes(void **state)
         assert_true(result.size == too_small[i] && result.bytes == 77 && result.work == 77 && result.outcome == 0);
         assert_true(offsets[0] == 77 && offsets[1] == 77 && offsets[2] == 77);
     }
-    bp_packing_destroy(&packing);
-    end_instance(&in);
 }
 
 /* ---- small and large ----------------------------------------------------------------------------------------------- */
 
-static void test_nothing_to_place(void **state)
+TEST(test_nothing_to_place)
 {
-    (void)state;
-    instance in = {0};
+    SCOPED(end_instance) instance in = {0};
     assert_optimum(&in, 0);
     add_item(&in, 10);
     assert_optimum(&in, 0);
@@ -180,105 +160,75 @@ static void test_nothing_to_place(void **state)
     assert_optimum(&in, 0);
     add_pair(&in, 0, 1);
     assert_optimum(&in, 0);
-    end_instance(&in);
 }
 
-static void test_one_item(void **state)
+TEST(test_one_item)
 {
-    (void)state;
     static const uint64_t sizes[] = {1, 2, 255, UINT32_MAX, (uint64_t)UINT32_MAX + 1, INT64_MAX, UINT64_MAX};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        instance in = {0};
+        SCOPED(end_instance) instance in = {0};
         add_interval(&in, add_item(&in, sizes[i]), 0, 1);
         assert_optimum(&in, sizes[i]);
         bp_pack_config config = new_config();
         config.capacity = sizes[i];
-        answer a = solve(&in, config);
+        SCOPED(end_answer) answer a = solve(&in, config);
         assert_int_equal(a.result.outcome, BP_PACK_PLACED);
         assert_int_equal(a.offsets[0], 0);
-        end_answer(&a);
-        end_instance(&in);
     }
 }
 
 /* Intervals at both ends of the 64-bit range. */
-static void test_far_times(void **state)
+TEST(test_far_times)
 {
-    (void)state;
-    instance in = {0};
+    SCOPED(end_instance) instance in = {0};
     add_interval(&in, add_item(&in, 5), 0, UINT64_MAX);
     add_interval(&in, add_item(&in, 7), UINT64_MAX - 1, UINT64_MAX);
     add_interval(&in, add_item(&in, 11), 0, 1);
     add_interval(&in, add_item(&in, 13), 1, UINT64_MAX - 1);
     assert_optimum(&in, 18);
-    end_instance(&in);
 }
 
-static void test_sums_that_fit(void **state)
+TEST(test_sums_that_fit)
 {
-    (void)state;
-    instance in = {0};
+    SCOPED(end_instance) instance in = {0};
     for (uint32_t i = 0; i < 3; i++)
         add_interval(&in, add_item(&in, UINT64_MAX / 3), i, i + 2);
     assert_optimum(&in, UINT64_MAX / 3 * 2);
     add_interval(&in, 0, 2, 3);
     assert_optimum(&in, UINT64_MAX);
-    end_instance(&in);
 }
 
-static void test_sums_that_do_not_fit(void **state)
+TEST(test_sums_that_do_not_fit)
 {
-    (void)state;
     static const uint64_t sizes[][3] = {{UINT64_MAX, 1, 0},
                                         {UINT64_MAX, UINT64_MAX, 0},
                                         {UINT64_MAX / 2 + 1, UINT64_MAX / 2 + 1, 0},
                                         {UINT64_MAX / 3 + 1, UINT64_MAX / 3, UINT64_MAX / 3},
                                         {UINT64_MAX, UINT64_MAX, 2}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        instance in = {0};
+        SCOPED(end_instance) instance in = {0};
         for (uint32_t k = 0; k < 3; k++)
             add_interval(&in, add_item(&in, sizes[i][k]), k, 4);
         assert_refused(&in, new_config(), BP_ERR_OVERFLOW);
         bp_pack_config config = new_config();
         config.capacity = UINT64_MAX;
         assert_refused(&in, config, BP_ERR_OVERFLOW);
-        bp_packing *packing = make_packing(&in);
+        SCOPED(bp_packing_destroy) bp_packing *packing = make_packing(&in);
         uint32_t witness[3] = {77, 77, 77};
         size_t count = 77;
         uint64_t bound = 77;
         assert_fails(bp_packing_bound(packing, witness, &count, &bound), BP_ERR_OVERFLOW, NULL);
         assert_true(count == 77 && bound == 77 && witness[0] == 77 && witness[1] == 77 && witness[2] == 77);
-        bp_packing_destroy(&packing);
-        end_instance(&in);
     }
 }
 
 /* The contract limits the sum of all sizes, also of items that could share bytes. */
-static void test_sums_of_items_apart(void **state)
+TEST(test_sums_of_items_apart)
 {
-    (void)state;
-    instance in = {0};
+    SCOPED(end_instance) instance in = {0};
     add_interval(&in, add_item(&in, UINT64_MAX), 0, 1);
     add_interval(&in, add_item(&in, 1), 1, 2);
     assert_refused(&in, new_config(), BP_ERR_OVERFLOW);
-    end_instance(&in);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_packing),
-        cmocka_unit_test(test_items_and_intervals),
-        cmocka_unit_test(test_intervals_are_given_back),
-        cmocka_unit_test(test_missing_arguments),
-        cmocka_unit_test(test_no_config),
-        cmocka_unit_test(test_struct_sizes),
-        cmocka_unit_test(test_nothing_to_place),
-        cmocka_unit_test(test_one_item),
-        cmocka_unit_test(test_far_times),
-        cmocka_unit_test(test_sums_that_fit),
-        cmocka_unit_test(test_sums_that_do_not_fit),
-        cmocka_unit_test(test_sums_of_items_apart),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,10 +1,5 @@
 /* First fit, online best fit and best fit on a skyline, called directly: small instances against references. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "answers.h"
 
@@ -41,8 +36,8 @@ static instance random_small(int i)
 static void try_parts(int times, try_part *try)
 {
     for (int i = 0; i < share_of(times); i++) {
-        instance in = random_small(i);
-        bp_packing *packing = make_packing(&in);
+        SCOPED(end_instance) instance in = random_small(i);
+        SCOPED(bp_packing_destroy) bp_packing *packing = make_packing(&in);
         bp_timelines timelines;
         assert_ok(bp_timelines_init(packing, &timelines));
         for (uint32_t k = 0; k < timelines.count; k++) {
@@ -54,8 +49,6 @@ static void try_parts(int times, try_part *try)
             free(p.offsets);
         }
         bp_timelines_finish(&timelines);
-        bp_packing_destroy(&packing);
-        end_instance(&in);
     }
 }
 
@@ -121,9 +114,8 @@ static void try_more_orders(const instance *in, part *p)
     }
 }
 
-static void test_first_fit(void **state)
+TEST(test_first_fit)
 {
-    (void)state;
     seed(1);
     try_parts(1000, try_first_order);
     try_parts(60, try_more_orders);
@@ -148,9 +140,8 @@ static void try_online(const instance *in, part *p)
     assert_for(in, again == UINT64_MAX && none.spent > 0);
 }
 
-static void test_online_best_fit(void **state)
+TEST(test_online_best_fit)
 {
-    (void)state;
     seed(2);
     try_parts(1000, try_online);
 }
@@ -180,19 +171,10 @@ static void try_passes(const instance *in, part *p)
         assert_for(in, best >= naive_optimum(in));
 }
 
-static void test_skyline(void **state)
+TEST(test_skyline)
 {
-    (void)state;
     seed(3);
     try_parts(500, try_passes);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_first_fit),
-        cmocka_unit_test(test_online_best_fit),
-        cmocka_unit_test(test_skyline),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

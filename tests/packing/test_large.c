@@ -1,10 +1,5 @@
 /* Instances with more conflicts than the conflict graph takes: placements, bounds, capacities and work limits, without quadratic references. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "large.h"
 
@@ -14,23 +9,21 @@
 
 /* ---- kinds of instances -------------------------------------------------------------------------------------------- */
 
-static void test_random(void **state)
+TEST(test_random)
 {
-    (void)state;
     seed(5);
-    instance in = random_large(4600, 1);
+    SCOPED(end_instance) instance in = random_large(4600, 1);
     try_large(&in);
     end_instance(&in);
     in = random_large(3000, 3);
     try_large(&in);
-    end_instance(&in);
 }
 
-static void test_declared_conflicts(void **state)
+TEST(test_declared_conflicts)
 {
-    (void)state;
     seed(6);
     for (uint32_t intervals = 1; intervals <= 3; intervals += 2) {
+        SCOPED(end_instance)
         instance in = random_instance((random_options){.items = 7000,
                                                        .steps = 5000,
                                                        .intervals = intervals,
@@ -40,31 +33,27 @@ static void test_declared_conflicts(void **state)
                                                        .empty = true,
                                                        .never_live = true});
         try_large(&in);
-        end_instance(&in);
     }
 }
 
 /* Live through all, live ranges that touch, and one item that takes most of the bytes. */
-static void test_one_item_through_all(void **state)
+TEST(test_one_item_through_all)
 {
-    (void)state;
     seed(7);
-    instance in = random_large(4600, 1);
+    SCOPED(end_instance) instance in = random_large(4600, 1);
     add_interval(&in, add_item(&in, UINT64_C(1) << 62), 0, 8000);
     add_interval(&in, add_item(&in, UINT64_C(1) << 62), 3000, 3100);
     uint32_t touching = add_item(&in, (UINT64_C(1) << 62) + 5);
     for (uint32_t i = 0; i < 100; i++)
         add_interval(&in, touching, 40 * i, 40 * i + 40);
     try_large(&in);
-    end_instance(&in);
 }
 
 /* Items of equal size fill the peak exactly (interval graph colouring). */
-static void test_equal_sizes(void **state)
+TEST(test_equal_sizes)
 {
-    (void)state;
     seed(8);
-    instance in = random_large(4600, 1);
+    SCOPED(end_instance) instance in = random_large(4600, 1);
     for (uint32_t i = 0; i < in.count; i++)
         in.sizes[i] = 4096;
     bp_pack_result r = try_large(&in);
@@ -74,15 +63,13 @@ static void test_equal_sizes(void **state)
         add_interval(&in, add_item(&in, 7), 3, 9);
     r = try_large(&in);
     assert_true(r.bytes == 7 * 3000 && r.optimal == 1);
-    end_instance(&in);
 }
 
 /* A random trace of pushes and pops: offsets that follow the stack reach the peak. */
-static void test_stack(void **state)
+TEST(test_stack)
 {
-    (void)state;
     seed(9);
-    instance in = {0};
+    SCOPED(end_instance) instance in = {0};
     uint32_t stack[1000], depth = 0;
     uint64_t *begins = calloc(20000, sizeof *begins), time = 0;
     assert_non_null(begins);
@@ -100,18 +87,17 @@ static void test_stack(void **state)
     bp_pack_result r = try_large(&in);
     assert_true(r.optimal == 1);
     free(begins);
-    end_instance(&in);
 }
 
 /* Planted packings on top of each other: their heights add up to the peak. */
-static void test_planted(void **state)
+TEST(test_planted)
 {
-    (void)state;
     seed(10);
     for (int gaps = 0; gaps < 2; gaps++) {
-        instance in = {0};
+        SCOPED(end_instance) instance in = {0};
         uint64_t known[18000], base = 0;
         while (in.count < 17600) {
+            SCOPED(end_planted)
             planted p = plant((planted_options){
                 .items = 400, .bytes = 100000, .steps = 1000, .wheels = true, .gaps = gaps > 0, .pairs = gaps > 0});
             uint32_t first = in.count;
@@ -122,7 +108,6 @@ static void test_planted(void **state)
             for (uint32_t i = 0; i < p.in.pair_count; i++)
                 add_pair(&in, first + p.in.pairs[i].item, first + p.in.pairs[i].other);
             base += p.bytes;
-            end_planted(&p);
         }
         subject s = start_subject(&in);
         assert_true(s.bound == base);
@@ -133,17 +118,15 @@ static void test_planted(void **state)
         assert_int_equal(pack(&s, 1, base, known).outcome, BP_PACK_PLACED);
         assert_true(pack(&s, WORK, base, NULL).outcome != BP_PACK_INFEASIBLE);
         end_subject(&s);
-        end_instance(&in);
     }
 }
 
 /* ---- components ---------------------------------------------------------------------------------------------------- */
 
-static void test_single_items(void **state)
+TEST(test_single_items)
 {
-    (void)state;
     seed(11);
-    instance in = {0};
+    SCOPED(end_instance) instance in = {0};
     uint64_t largest = 0;
     for (uint32_t i = 0; i < 100000; i++) {
         uint32_t item = add_item(&in, random_between(1, 1000000));
@@ -152,15 +135,13 @@ static void test_single_items(void **state)
     }
     bp_pack_result r = try_large(&in);
     assert_true(r.bytes == largest && r.optimal == 1);
-    end_instance(&in);
 }
 
 /* Components that alternate in time, each held together by gaps; one has declared conflicts only. */
-static void test_interleaved_components(void **state)
+TEST(test_interleaved_components)
 {
-    (void)state;
     seed(12);
-    instance in = {0};
+    SCOPED(end_instance) instance in = {0};
     for (uint32_t part = 0; part < 4000; part++) {
         uint32_t last = add_item(&in, random_between(1, 1000));
         for (uint64_t i = random_below(6); i > 0; i--) {
@@ -180,19 +161,16 @@ static void test_interleaved_components(void **state)
     bp_pack_result r = pack(&s, WORK, 0, NULL);
     assert_true(r.optimal == 1 && r.bytes > 10000);
     end_subject(&s);
-    end_instance(&in);
 }
 
 /* A component without a conflict graph beside small ones with one. */
-static void test_components_of_all_sizes(void **state)
+TEST(test_components_of_all_sizes)
 {
-    (void)state;
     seed(13);
-    instance in = random_large(4600, 1);
+    SCOPED(end_instance) instance in = random_large(4600, 1);
     for (uint32_t i = 0; i < 2000; i++)
         add_interval(&in, add_item(&in, random_between(1, 1000)), 9000 + i, 9001 + i + random_below(3));
     try_large(&in);
-    end_instance(&in);
 }
 
 /* ---- sizes --------------------------------------------------------------------------------------------------------- */
@@ -207,64 +185,55 @@ static instance overlapping_items(uint32_t count)
 }
 
 /* The heights of a full address space are valid. */
-static void test_largest_sum(void **state)
+TEST(test_largest_sum)
 {
-    (void)state;
     seed(1);
-    instance in = overlapping_items(2950);
+    SCOPED(end_instance) instance in = overlapping_items(2950);
     uint64_t sum = 0;
     for (uint32_t i = 0; i < in.count; i++)
         sum += in.sizes[i];
     in.sizes[random_below(in.count)] += UINT64_MAX - sum;
     bp_pack_result r = try_large(&in);
     assert_true(r.bytes == UINT64_MAX && r.optimal == 1);
-    end_instance(&in);
 }
 
 /* ---- declared conflicts -------------------------------------------------------------------------------------------- */
 
 /* An item without a live range that is larger than the peak is the bound. */
-static void test_bound_without_live_range(void **state)
+TEST(test_bound_without_live_range)
 {
-    (void)state;
     seed(2);
-    instance in = overlapping_items(2950);
+    SCOPED(end_instance) instance in = overlapping_items(2950);
     uint32_t item = add_item(&in, peak_of(&in, NULL) + 7);
     add_pair(&in, 20, item);
     bp_pack_result r = try_large(&in);
     assert_true(r.bound == in.sizes[item] && r.bytes >= in.sizes[item] + in.sizes[20]);
-    end_instance(&in);
 }
 
 /* Declaring a conflict again has no effect, however often. */
-static void test_repeated_conflicts(void **state)
+TEST(test_repeated_conflicts)
 {
-    (void)state;
-    instance in = {0};
+    SCOPED(end_instance) instance in = {0};
     for (uint32_t i = 0; i < 5; i++)
         add_item(&in, 3 + i);
     for (uint32_t i = 0; i < 5; i++)
         add_pair(&in, i, (i + 1) % 5);
-    bp_packing *packing = make_packing(&in);
+    SCOPED(bp_packing_destroy) bp_packing *packing = make_packing(&in);
     for (uint32_t i = 0; i < UINT32_C(1) << 23; i++)
         assert_ok(bp_packing_add_conflict(packing, (i + 1) % 5, i % 5));
-    answer once = solve_plainly(&in);
+    SCOPED(end_answer) answer once = solve_plainly(&in);
     uint64_t offsets[5];
     bp_pack_result r = {.size = sizeof r};
     assert_ok(bp_pack(packing, NULL, offsets, &r));
     assert_true(r.optimal == 1 && r.bytes == once.result.bytes && r.bound == once.result.bound);
     assert_memory_equal(offsets, once.offsets, sizeof offsets);
-    bp_packing_destroy(&packing);
-    end_answer(&once);
-    end_instance(&in);
 }
 
 /* A clique of declared conflicts. The work counts them. */
-static void test_conflicts_alone(void **state)
+TEST(test_conflicts_alone)
 {
-    (void)state;
     seed(3);
-    instance in = {0};
+    SCOPED(end_instance) instance in = {0};
     for (uint32_t i = 0; i < 2900; i++)
         add_item(&in, random_between(1, 1000));
     for (uint32_t i = 0; i < in.count; i++)
@@ -277,41 +246,19 @@ static void test_conflicts_alone(void **state)
         sum += in.sizes[i];
     assert_true(r.bytes >= sum && r.work >= 8 * (uint64_t)in.pair_count);
     end_subject(&s);
-    end_instance(&in);
 }
 
 /* ---- work ---------------------------------------------------------------------------------------------------------- */
 
 /* One order of first fit takes more than the whole work. */
-static void test_work_ends(void **state)
+TEST(test_work_ends)
 {
-    (void)state;
     seed(4);
-    instance in = random_large(6000, 3);
+    SCOPED(end_instance) instance in = random_large(6000, 3);
     subject s = start_subject(&in);
     uint64_t work = 40000000;
     assert_in_range(pack(&s, work, 0, NULL).work, work, work + work / 4);
     end_subject(&s);
-    end_instance(&in);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_declared_conflicts),
-        cmocka_unit_test(test_one_item_through_all),
-        cmocka_unit_test(test_equal_sizes),
-        cmocka_unit_test(test_stack),
-        cmocka_unit_test(test_planted),
-        cmocka_unit_test(test_single_items),
-        cmocka_unit_test(test_interleaved_components),
-        cmocka_unit_test(test_components_of_all_sizes),
-        cmocka_unit_test(test_largest_sum),
-        cmocka_unit_test(test_bound_without_live_range),
-        cmocka_unit_test(test_repeated_conflicts),
-        cmocka_unit_test(test_conflicts_alone),
-        cmocka_unit_test(test_work_ends),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,10 +1,5 @@
 /* Changes of a large instance that keep its placement, scale it, or keep it valid. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "large.h"
 
@@ -24,28 +19,25 @@ static void assert_scaled(const instance *in, const instance *changed, uint64_t 
     end_subject(&after);
 }
 
-static void test_times_shifted(void **state)
+TEST(test_times_shifted)
 {
-    (void)state;
     seed(1);
     for (uint32_t intervals = 1; intervals <= 3; intervals += 2) {
+        SCOPED(end_instance)
         instance in = random_large(intervals == 1 ? 4600 : 3000, intervals), shifted = copy_instance(&in);
         for (uint32_t i = 0; i < in.interval_count; i++) {
             shifted.intervals[i].begin += UINT64_MAX - 10000;
             shifted.intervals[i].end += UINT64_MAX - 10000;
         }
         assert_scaled(&in, &shifted, 1);
-        end_instance(&shifted);
-        end_instance(&in);
     }
 }
 
 /* Priorities are products of powers, so that a power of two changes no order. */
-static void test_sizes_scaled(void **state)
+TEST(test_sizes_scaled)
 {
-    (void)state;
     seed(2);
-    instance in = random_large(4600, 1), scaled = copy_instance(&in);
+    SCOPED(end_instance) instance in = random_large(4600, 1), scaled = copy_instance(&in);
     for (uint32_t i = 0; i < in.count; i++)
         scaled.sizes[i] *= 256;
     assert_scaled(&in, &scaled, 256);
@@ -54,15 +46,12 @@ static void test_sizes_scaled(void **state)
     subject s = start_subject(&scaled);
     assert_true(pack(&s, WORK, 0, NULL).bytes % 1000003 == 0);
     end_subject(&s);
-    end_instance(&scaled);
-    end_instance(&in);
 }
 
-static void test_items_without_size(void **state)
+TEST(test_items_without_size)
 {
-    (void)state;
     seed(3);
-    instance in = random_large(3000, 3), more = copy_instance(&in);
+    SCOPED(end_instance) instance in = random_large(3000, 3), more = copy_instance(&in);
     for (uint32_t i = 0; i < 50; i++) {
         uint32_t item = add_item(&more, 0);
         add_interval(&more, item, random_below(3000), 3000 + random_below(3000));
@@ -70,16 +59,13 @@ static void test_items_without_size(void **state)
     }
     add_item(&more, 1000); /* never live */
     assert_scaled(&in, &more, 1);
-    end_instance(&more);
-    end_instance(&in);
 }
 
 /* Items in another order, and time reversed: another placement, but a valid one with the same bound. */
-static void test_reordered(void **state)
+TEST(test_reordered)
 {
-    (void)state;
     seed(4);
-    instance in = random_large(4600, 1), other = copy_instance(&in);
+    SCOPED(end_instance) instance in = random_large(4600, 1), other = copy_instance(&in);
     uint32_t *numbers = calloc(in.count, sizeof *numbers);
     assert_non_null(numbers);
     for (uint32_t i = 0; i < in.count; i++)
@@ -102,17 +88,6 @@ static void test_reordered(void **state)
     end_subject(&before);
     end_subject(&after);
     free(numbers);
-    end_instance(&other);
-    end_instance(&in);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_times_shifted),
-        cmocka_unit_test(test_sizes_scaled),
-        cmocka_unit_test(test_items_without_size),
-        cmocka_unit_test(test_reordered),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

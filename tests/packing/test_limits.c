@@ -1,10 +1,5 @@
 /* Options of bp_pack: capacity, known placements, limited work. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "answers.h"
 
@@ -50,38 +45,33 @@ static uint64_t largest_of(const instance *in)
 
 /* ---- capacity ------------------------------------------------------------------------------------------------------ */
 
-static void test_every_capacity(void **state)
+TEST(test_every_capacity)
 {
-    (void)state;
     seed(1);
     for (int i = 0, times = share_of(400); i < times; i++) {
-        instance in = random_small();
+        SCOPED(end_instance) instance in = random_small();
         uint64_t optimum = naive_optimum(&in), largest = largest_of(&in);
         for (uint64_t capacity = largest > 0 ? largest : 1; capacity <= optimum + 3; capacity++) {
             bp_pack_config config = new_config();
             config.capacity = capacity;
-            answer a = solve(&in, config);
+            SCOPED(end_answer) answer a = solve(&in, config);
             assert_for(&in, a.result.outcome == (capacity < optimum ? BP_PACK_INFEASIBLE : BP_PACK_PLACED));
             assert_for(&in, a.result.bytes >= optimum && a.result.proven <= optimum);
-            end_answer(&a);
         }
-        end_instance(&in);
     }
 }
 
-static void test_capacity_below_an_item(void **state)
+TEST(test_capacity_below_an_item)
 {
-    (void)state;
     seed(2);
     for (int i = 0, times = share_of(400); i < times; i++) {
-        instance in = random_small();
+        SCOPED(end_instance) instance in = random_small();
         bp_pack_config config = new_config();
         config.capacity = largest_of(&in) - 1;
         if (largest_of(&in) > 1)
             assert_refused(&in, config, BP_ERR_INVALID_ARGUMENT);
-        end_instance(&in);
     }
-    instance in = {0};
+    SCOPED(end_instance) instance in = {0};
     add_interval(&in, add_item(&in, 10), 0, 1);
     add_item(&in, 1000); /* never live */
     bp_pack_config config = new_config();
@@ -91,7 +81,6 @@ static void test_capacity_below_an_item(void **state)
     end_answer(&a);
     config.capacity = 9;
     assert_refused(&in, config, BP_ERR_INVALID_ARGUMENT);
-    end_instance(&in);
 }
 
 /* ---- known placements ---------------------------------------------------------------------------------------------- */
@@ -113,12 +102,11 @@ static uint64_t pile(const instance *in, uint64_t gap, uint64_t *offsets)
     return naive_height(in, offsets);
 }
 
-static void test_known_small(void **state)
+TEST(test_known_small)
 {
-    (void)state;
     seed(3);
     for (int i = 0, times = share_of(1500); i < times; i++) {
-        instance in = random_small();
+        SCOPED(end_instance) instance in = random_small();
         uint64_t known[MOST_TRIED], optimum = naive_placement(&in, known), height = optimum;
         if (i % 2 == 0)
             height = pile(&in, 3, known);
@@ -128,23 +116,20 @@ static void test_known_small(void **state)
         bp_pack_config config = new_config();
         config.known = known;
         config.work = i % 3 == 0 ? 1 : 0;
-        answer a = solve(&in, config);
+        SCOPED(end_answer) answer a = solve(&in, config);
         assert_for(&in, a.result.bytes <= height && (config.work == 1 || a.result.bytes == optimum));
         end_answer(&a);
         config.capacity = height > 0 ? height : 1;
         a = solve(&in, config);
         assert_for(&in, a.result.outcome == BP_PACK_PLACED);
-        end_answer(&a);
-        end_instance(&in);
     }
 }
 
-static void test_known_large(void **state)
+TEST(test_known_large)
 {
-    (void)state;
     seed(4);
     for (int i = 0, times = share_of(40); i < times; i++) {
-        instance in = random_hard();
+        SCOPED(end_instance) instance in = random_hard();
         uint64_t *known = calloc(in.count, sizeof *known);
         assert_non_null(known);
         bp_pack_config config = new_config();
@@ -163,17 +148,15 @@ static void test_known_large(void **state)
         end_answer(&second);
         end_answer(&first);
         free(known);
-        end_instance(&in);
     }
 }
 
-static void test_known_is_checked(void **state)
+TEST(test_known_is_checked)
 {
-    (void)state;
     seed(5);
     size_t refused = 0;
     for (int i = 0, times = share_of(2000); i < times; i++) {
-        instance in = random_small();
+        SCOPED(end_instance) instance in = random_small();
         uint64_t known[MOST_TRIED];
         naive_placement(&in, known);
         uint32_t item = (uint32_t)random_below(in.count);
@@ -190,7 +173,6 @@ static void test_known_is_checked(void **state)
             refused++;
         }
         free(with);
-        end_instance(&in);
     }
     assert_true(refused > (size_t)share_of(300));
 }
@@ -214,41 +196,36 @@ static void try_works(const instance *in, uint64_t capacity, uint64_t most_work,
         bp_pack_config config = new_config();
         config.work = work;
         config.capacity = capacity;
-        answer a = solve(in, config), b = solve(in, config);
+        SCOPED(end_answer) answer a = solve(in, config), b = solve(in, config);
         assert_same(in, &a, &b);
         if (a.result.bytes > least)
             print_error("%llu bytes with less work, %llu with %llu, capacity %llu\n", (unsigned long long)least,
                         (unsigned long long)a.result.bytes, (unsigned long long)work, (unsigned long long)capacity);
         assert_for(in, a.result.bytes <= least);
         least = a.result.bytes;
-        end_answer(&a);
-        end_answer(&b);
     }
 }
 
-static void test_little_work(void **state)
+TEST(test_little_work)
 {
-    (void)state;
     seed(6);
     for (int i = 0, times = share_of(1000); i < times; i++) {
-        instance in = random_small();
+        SCOPED(end_instance) instance in = random_small();
         uint64_t optimum = naive_optimum(&in);
         for (uint64_t work = 1; work <= 1000000; work *= 10) {
             bp_pack_config config = new_config();
             config.work = work;
-            answer a = solve(&in, config);
+            SCOPED(end_answer) answer a = solve(&in, config);
             assert_for(&in, a.result.bytes >= optimum && a.result.proven <= optimum);
-            end_answer(&a);
         }
-        end_instance(&in);
     }
 }
 
-static void test_more_work_small(void **state)
+TEST(test_more_work_small)
 {
-    (void)state;
     seed(8);
     for (int i = 0, times = share_of(300); i < times; i++) {
+        SCOPED(end_instance)
         instance in = random_instance((random_options){.items = (uint32_t)random_between(6, 14),
                                                        .steps = (uint32_t)random_between(5, 30),
                                                        .intervals = (uint32_t)random_between(1, 3),
@@ -257,21 +234,18 @@ static void test_more_work_small(void **state)
                                                        .most_size = random_between(1, 12),
                                                        .pairs = (uint32_t)random_below(2) * 6});
         try_works(&in, 0, 4000000, 2);
-        end_instance(&in);
     }
 }
 
-static void test_more_work(void **state)
+TEST(test_more_work)
 {
-    (void)state;
     seed(7);
     for (int i = 0, times = share_of(25); i < times; i++) {
-        instance in = random_hard();
+        SCOPED(end_instance) instance in = random_hard();
         try_works(&in, 0, 10000000, 10);
         uint64_t bound = bound_of(&in);
         try_works(&in, bound, 1000000, 10);
         try_works(&in, bound + bound / 10, 1000000, 10);
-        end_instance(&in);
     }
 }
 
@@ -293,71 +267,46 @@ static instance random_layers(void)
     return in;
 }
 
-static void test_more_work_layers(void **state)
+TEST(test_more_work_layers)
 {
-    (void)state;
     seed(10);
     for (int i = 0, times = share_of(20); i < times; i++) {
-        instance in = random_layers();
+        SCOPED(end_instance) instance in = random_layers();
         try_works(&in, 0, 40000000, 2);
-        end_instance(&in);
     }
 }
 
 /* The progress ends with the result, and a search that is stopped before it begins still places everything. */
-static void test_progress(void **state)
+TEST(test_progress)
 {
-    (void)state;
     seed(9);
     for (int i = 0, times = share_of(25); i < times; i++) {
-        instance in = random_hard();
+        SCOPED(end_instance) instance in = random_hard();
         bp_pack_progress progress = {0};
         bp_pack_config config = new_config();
         config.work = 1000000;
         config.progress = &progress;
-        answer a = solve(&in, config);
+        SCOPED(end_answer) answer a = solve(&in, config);
         assert_for(&in, progress.bytes == a.result.bytes && progress.proven == a.result.proven);
         progress = (bp_pack_progress){.stop = 1};
         config.work = 0;
-        answer stopped = solve(&in, config);
+        SCOPED(end_answer) answer stopped = solve(&in, config);
         assert_for(&in, stopped.result.outcome == BP_PACK_PLACED && progress.bytes == stopped.result.bytes);
         assert_for(&in, stopped.result.bytes >= a.result.bytes && stopped.result.work < 100000000);
-        end_answer(&a);
-        end_answer(&stopped);
-        end_instance(&in);
     }
 }
 
 /* Items without conflicts are placed without a search. */
-static void test_progress_without_conflicts(void **state)
+TEST(test_progress_without_conflicts)
 {
-    (void)state;
-    instance in = {0};
+    SCOPED(end_instance) instance in = {0};
     for (uint32_t i = 0; i < 3; i++)
         add_interval(&in, add_item(&in, 5 + i % 2 * 4), 2 * i, 2 * i + 1);
     bp_pack_progress progress = {0};
     bp_pack_config config = new_config();
     config.progress = &progress;
-    answer a = solve(&in, config);
+    SCOPED(end_answer) answer a = solve(&in, config);
     assert_for(&in, a.result.bytes == 9 && progress.bytes == 9 && progress.proven == 9);
-    end_answer(&a);
-    end_instance(&in);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_capacity),
-        cmocka_unit_test(test_capacity_below_an_item),
-        cmocka_unit_test(test_known_small),
-        cmocka_unit_test(test_known_large),
-        cmocka_unit_test(test_known_is_checked),
-        cmocka_unit_test(test_little_work),
-        cmocka_unit_test(test_more_work_small),
-        cmocka_unit_test(test_more_work),
-        cmocka_unit_test(test_more_work_layers),
-        cmocka_unit_test(test_progress),
-        cmocka_unit_test(test_progress_without_conflicts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,10 +1,5 @@
 /* Metamorphic tests: changes of an instance that keep its optimum, scale it by a known factor, or move it in one direction. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "answers.h"
 
@@ -196,11 +191,11 @@ static bool agree(const bp_pack_result *before, const bp_pack_result *after, uin
 
 static void try_changes(const instance *in, bp_pack_config config, bool optimal)
 {
-    answer before = solve(in, config);
+    SCOPED(end_answer) answer before = solve(in, config);
     assert_for(in, before.result.optimal || !optimal);
     for (size_t c = 0; c < CHANGE_COUNT; c++) {
         uint64_t scale = 1, other_scale = 1;
-        instance changed = CHANGES[c](in, &scale);
+        SCOPED(end_instance) instance changed = CHANGES[c](in, &scale);
         answer after = solve(&changed, config);
         assert_for(&changed, after.result.optimal || !optimal);
         if (!agree(&before.result, &after.result, scale)) {
@@ -214,22 +209,18 @@ static void try_changes(const instance *in, bp_pack_config config, bool optimal)
             assert_for(&changed, after.result.bound == scale * before.result.bound);
         end_answer(&after);
         if (last_step(&changed) < 1000) {
-            instance twice = CHANGES[random_below(CHANGE_COUNT)](&changed, &other_scale);
+            SCOPED(end_instance) instance twice = CHANGES[random_below(CHANGE_COUNT)](&changed, &other_scale);
             if (scale == 1 || other_scale == 1) { /* both factors would overflow the sizes */
                 after = solve(&twice, config);
                 assert_for(&twice, agree(&before.result, &after.result, scale * other_scale));
                 end_answer(&after);
             }
-            end_instance(&twice);
         }
-        end_instance(&changed);
     }
-    end_answer(&before);
 }
 
-static void test_small(void **state)
+TEST(test_small)
 {
-    (void)state;
     seed(1);
     for (int i = 0, times = share_of(250); i < times; i++) {
         random_options options = {.items = (uint32_t)random_between(1, 8),
@@ -241,15 +232,13 @@ static void test_small(void **state)
                                   .pairs = (uint32_t)random_below(2) * 6,
                                   .empty = true,
                                   .never_live = true};
-        instance in = random_instance(options);
+        SCOPED(end_instance) instance in = random_instance(options);
         try_changes(&in, new_config(), true);
-        end_instance(&in);
     }
 }
 
-static void test_larger(void **state)
+TEST(test_larger)
 {
-    (void)state;
     seed(2);
     for (int i = 0, times = share_of(60); i < times; i++) {
         random_options options = {.items = (uint32_t)random_between(9, 40),
@@ -259,21 +248,21 @@ static void test_larger(void **state)
                                   .least_size = 1,
                                   .most_size = random_between(1, 1000),
                                   .pairs = (uint32_t)random_below(2) * 20};
-        instance in = random_instance(options);
+        SCOPED(end_instance) instance in = random_instance(options);
         bp_pack_config config = new_config();
         config.work = 2000000;
         try_changes(&in, config, false);
-        end_instance(&in);
     }
 }
 
 /* Intervals that are written down in other ways give the same offsets, whatever the work is. */
-static void test_same_offsets(void **state)
+TEST(test_same_offsets)
 {
     static change *const same[] = {split_intervals, repeat_intervals, stretch_time};
     (void)state;
     seed(4);
     for (int i = 0, times = share_of(200); i < times; i++) {
+        SCOPED(end_instance)
         instance in = random_instance((random_options){.items = (uint32_t)random_between(2, 40),
                                                        .steps = (uint32_t)random_between(2, 40),
                                                        .intervals = (uint32_t)random_between(1, 3),
@@ -281,25 +270,20 @@ static void test_same_offsets(void **state)
                                                        .most_size = 1000});
         bp_pack_config config = new_config();
         config.work = (uint64_t)random_between(1, 1000000);
-        answer before = solve(&in, config);
+        SCOPED(end_answer) answer before = solve(&in, config);
         for (size_t c = 0; c < sizeof same / sizeof *same; c++) {
             uint64_t scale;
-            instance changed = same[c](&in, &scale);
-            answer after = solve(&changed, config);
+            SCOPED(end_instance) instance changed = same[c](&in, &scale);
+            SCOPED(end_answer) answer after = solve(&changed, config);
             assert_for(&changed, memcmp(before.offsets, after.offsets, in.count * sizeof *in.sizes) == 0);
-            end_answer(&after);
-            end_instance(&changed);
         }
-        end_answer(&before);
-        end_instance(&in);
     }
 }
 
 /* ---- changes in one direction -------------------------------------------------------------------------------------- */
 
-static void test_more_takes_no_less(void **state)
+TEST(test_more_takes_no_less)
 {
-    (void)state;
     seed(3);
     for (int i = 0, times = share_of(1500); i < times; i++) {
         random_options options = {.items = (uint32_t)random_between(2, 8),
@@ -308,10 +292,10 @@ static void test_more_takes_no_less(void **state)
                                   .least_size = 1,
                                   .most_size = 20,
                                   .pairs = 3};
-        instance in = random_instance(options);
+        SCOPED(end_instance) instance in = random_instance(options);
         uint64_t before = solved_optimum(&in), added = random_between(1, 9);
         uint32_t item = (uint32_t)random_below(in.count), other = (item + 1) % in.count;
-        instance more = copy_instance(&in);
+        SCOPED(end_instance) instance more = copy_instance(&in);
         switch (i % 4) {
         case 0: more.sizes[item] += added; break;
         case 1: add_pair(&more, item, other); break;
@@ -322,18 +306,7 @@ static void test_more_takes_no_less(void **state)
         assert_for(&more, before <= after);
         if (i % 4 == 0 || i % 4 == 3)
             assert_for(&more, after <= before + added);
-        end_instance(&more);
-        end_instance(&in);
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small),
-        cmocka_unit_test(test_larger),
-        cmocka_unit_test(test_same_offsets),
-        cmocka_unit_test(test_more_takes_no_less),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

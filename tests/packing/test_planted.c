@@ -1,10 +1,5 @@
 /* Planted instances: their optimum is known, and up to a certain size it must be found. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "answers.h"
 
@@ -25,14 +20,13 @@ static planted_options random_options_of(uint32_t least_items, uint32_t most_ite
                              .pairs = one_in(3)};
 }
 
-static void test_planted_placements_hold(void **state)
+TEST(test_planted_placements_hold)
 {
-    (void)state;
     seed(1);
     size_t wheels = 0, gaps = 0, pairs = 0;
     for (int i = 0, times = share_of(500); i < times; i++) {
         planted_options options = random_options_of(10, 60);
-        planted p = plant(options);
+        SCOPED(end_planted) planted p = plant(options);
         bool *with = naive_conflicts(&p.in);
         assert_for(&p.in, naive_check(&p.in, with, p.offsets, p.bytes));
         assert_for(&p.in, naive_height(&p.in, p.offsets) == p.bytes);
@@ -42,35 +36,29 @@ static void test_planted_placements_hold(void **state)
         gaps += p.in.interval_count > p.in.count;
         pairs += p.in.pair_count > 0;
         free(with);
-        end_planted(&p);
     }
     const size_t least = (size_t)share_of(100);
     assert_true(wheels > least && gaps > least && pairs > least);
 }
 
-static void test_found(void **state)
+TEST(test_found)
 {
-    (void)state;
     seed(2);
     for (int i = 0, times = share_of(400); i < times; i++) {
-        planted p = plant(random_options_of(10, 25));
+        SCOPED(end_planted) planted p = plant(random_options_of(10, 25));
         assert_optimum(&p.in, p.bytes);
-        end_planted(&p);
     }
 }
 
-static void test_found_at_capacity(void **state)
+TEST(test_found_at_capacity)
 {
-    (void)state;
     seed(3);
     for (int i = 0, times = share_of(200); i < times; i++) {
-        planted p = plant(random_options_of(10, 25));
+        SCOPED(end_planted) planted p = plant(random_options_of(10, 25));
         bp_pack_config config = new_config();
         config.capacity = p.bytes + random_below(2) * random_below(p.bytes);
-        answer a = solve(&p.in, config);
+        SCOPED(end_answer) answer a = solve(&p.in, config);
         assert_for(&p.in, a.result.outcome == BP_PACK_PLACED);
-        end_answer(&a);
-        end_planted(&p);
     }
 }
 
@@ -83,13 +71,12 @@ static bool fits_alone(const planted *p, uint64_t capacity)
 }
 
 /* Instances too large to demand the optimum: the result must still be valid. */
-static void test_large(void **state)
+TEST(test_large)
 {
-    (void)state;
     seed(4);
     size_t found = 0, count = 60;
     for (size_t i = 0; i < count; i++) {
-        planted p = plant(random_options_of(26, 60));
+        SCOPED(end_planted) planted p = plant(random_options_of(26, 60));
         bp_pack_config config = new_config();
         config.work = 50000000;
         answer a = solve(&p.in, config);
@@ -106,26 +93,22 @@ static void test_large(void **state)
             assert_for(&p.in, a.result.outcome == BP_PACK_INFEASIBLE);
             end_answer(&a);
         }
-        end_planted(&p);
     }
     print_message("optimal: %zu of %zu large instances\n", found, count);
 }
 
 /* A known optimal placement is kept. */
-static void test_known(void **state)
+TEST(test_known)
 {
-    (void)state;
     seed(5);
     for (int i = 0, times = share_of(200); i < times; i++) {
-        planted p = plant(random_options_of(10, 60));
+        SCOPED(end_planted) planted p = plant(random_options_of(10, 60));
         bp_pack_config config = new_config();
         config.known = p.offsets;
         config.work = one_in(2) ? 1 : 100000;
         config.capacity = one_in(2) ? p.bytes : 0;
-        answer a = solve(&p.in, config);
+        SCOPED(end_answer) answer a = solve(&p.in, config);
         assert_for(&p.in, a.result.bytes == p.bytes && a.result.optimal == 1);
-        end_answer(&a);
-        end_planted(&p);
     }
 }
 
@@ -158,13 +141,12 @@ static void add_boxes(instance *in, uint32_t cuts, box whole)
 
 /* Identical items that must lie below and above a third. A search that breaks both symmetries at once (the order of identical items, and
  * the flip upside down) would prove this impossible. */
-static void test_identical_items_around_another(void **state)
+TEST(test_identical_items_around_another)
 {
-    (void)state;
     seed(6);
     for (int i = 0, times = share_of(1000); i < times; i++) {
         uint64_t v = random_between(200, 399), u = random_between(50, 349), steps = random_between(6, 15);
-        instance in = {0};
+        SCOPED(end_instance) instance in = {0};
         add_interval(&in, add_item(&in, u), 0, 2);
         add_interval(&in, add_item(&in, v), 0, 1);
         add_interval(&in, add_item(&in, v), 0, 1);
@@ -177,11 +159,9 @@ static void test_identical_items_around_another(void **state)
         add_boxes(&in, (uint32_t)random_between(6, 20), (box){4, 4 + steps, u + v, u + 2 * v});
         bp_pack_config config = new_config();
         config.work = 1 << 22;
-        answer a = solve(&in, config);
+        SCOPED(end_answer) answer a = solve(&in, config);
         assert_for(&in, a.result.proven <= u + 2 * v);
         assert_for(&in, !a.result.optimal || a.result.bytes == u + 2 * v);
-        end_answer(&a);
-        end_instance(&in);
     }
 }
 
@@ -205,34 +185,18 @@ static instance without_time(const instance *in)
     return told;
 }
 
-static void test_conflicts_without_time(void **state)
+TEST(test_conflicts_without_time)
 {
-    (void)state;
     seed(7);
     for (int i = 0, times = share_of(300); i < times; i++) {
-        planted p = plant(random_options_of(20, 50));
-        instance told = without_time(&p.in);
+        SCOPED(end_planted) planted p = plant(random_options_of(20, 50));
+        SCOPED(end_instance) instance told = without_time(&p.in);
         bp_pack_config config = new_config();
         config.work = 1 << 22;
-        answer a = solve(&told, config);
+        SCOPED(end_answer) answer a = solve(&told, config);
         assert_for(&told, a.result.proven <= p.bytes);
         assert_for(&told, !a.result.optimal || a.result.bytes <= p.bytes);
-        end_answer(&a);
-        end_instance(&told);
-        end_planted(&p);
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_conflicts_without_time),
-        cmocka_unit_test(test_identical_items_around_another),
-        cmocka_unit_test(test_planted_placements_hold),
-        cmocka_unit_test(test_found),
-        cmocka_unit_test(test_found_at_capacity),
-        cmocka_unit_test(test_large),
-        cmocka_unit_test(test_known),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

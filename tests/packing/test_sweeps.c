@@ -1,10 +1,5 @@
 /* The order sweep, called directly: its placements are valid, and its proofs agree with branch and bound. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include "answers.h"
 
@@ -82,13 +77,12 @@ static uint64_t climb(const instance *in, const bp_problem *p, const bp_order *o
     } while (true);
 }
 
-static void test_same_verdicts_as_branch_and_bound(void **state)
+TEST(test_same_verdicts_as_branch_and_bound)
 {
-    (void)state;
     seed(8101);
     for (int i = 0; i < share_of(TRIES); i++) {
-        instance in = random_swept(i);
-        bp_packing *packing = make_packing(&in);
+        SCOPED(end_instance) instance in = random_swept(i);
+        SCOPED(bp_packing_destroy) bp_packing *packing = make_packing(&in);
         bp_timelines timelines;
         assert_ok(bp_timelines_init(packing, &timelines));
         for (uint32_t k = 0; k < timelines.count; k++) {
@@ -103,22 +97,19 @@ static void test_same_verdicts_as_branch_and_bound(void **state)
             bp_problem_finish(&p);
         }
         bp_timelines_finish(&timelines);
-        bp_packing_destroy(&packing);
-        end_instance(&in);
     }
 }
 
 /* Sizes without a common divisor whose sum exceeds 31 bits are not swept: neither found nor impossible. */
-static void test_large_sizes_are_left_to_others(void **state)
+TEST(test_large_sizes_are_left_to_others)
 {
-    (void)state;
     bp_problem p = {0};
     bp_order order = {0};
     uint64_t offsets[3];
-    instance in = {0};
+    SCOPED(end_instance) instance in = {0};
     for (uint64_t i = 0; i < 3; i++)
         add_interval(&in, add_item(&in, (UINT64_C(1) << 31) + i), i, i + 2);
-    bp_packing *packing = make_packing(&in);
+    SCOPED(bp_packing_destroy) bp_packing *packing = make_packing(&in);
     bp_timelines timelines;
     assert_ok(bp_timelines_init(packing, &timelines));
     assert_int_equal(timelines.count, 1);
@@ -133,15 +124,6 @@ static void test_large_sizes_are_left_to_others(void **state)
     bp_order_finish(&order);
     bp_problem_finish(&p);
     bp_timelines_finish(&timelines);
-    bp_packing_destroy(&packing);
-    end_instance(&in);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_verdicts_as_branch_and_bound),
-        cmocka_unit_test(test_large_sizes_are_left_to_others),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,10 +1,5 @@
 /* Invariants of plans against the reference model: bounds, sums, checks, round trips, and the rules of each policy. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/plan.h>
 
@@ -152,7 +147,7 @@ void assert_same_fingerprint(const bp_plan *a, const bp_plan *b, bool same)
 
 static void assert_roundtrip(const bp_plan *plan, const scenario *w)
 {
-    bp_plan *again = NULL;
+    SCOPED(bp_plan_destroy) bp_plan *again = NULL;
     char naive[BP_FINGERPRINT_CHARS], fingerprint[BP_FINGERPRINT_CHARS];
     again = copy_plan(plan);
     assert_same_fingerprint(plan, again, true);
@@ -174,7 +169,6 @@ static void assert_roundtrip(const bp_plan *plan, const scenario *w)
         assert_int_equal(before->requests[i].offset, after->requests[i].offset);
     }
     assert_ok(bp_plan_check(again, w->buckets, w->schedule));
-    bp_plan_destroy(&again);
 }
 
 void assert_plan_holds(const bp_plan *plan, const scenario *w)
@@ -207,7 +201,7 @@ void assert_max_holds(const scenario *w, uint32_t copies)
 {
     static naive_requests all;
     naive_collect(w, &all);
-    bp_plan *plan = make_max(w, copies);
+    SCOPED(bp_plan_destroy) bp_plan *plan = make_max(w, copies);
     const bp_plan_info *info = bp_plan_get_info(plan);
     uint32_t steps = (uint32_t)bp_schedule_get_info(w->schedule)->step_count, most = 0;
     assert_plan_holds(plan, w);
@@ -244,14 +238,13 @@ void assert_max_holds(const scenario *w, uint32_t copies)
         }
     }
     assert_int_equal(info->feasible, copies == 0 || copies >= most);
-    bp_plan_destroy(&plan);
 }
 
 static void assert_fixed_holds(const scenario *w, uint32_t copies, bp_fallback fallback)
 {
     static naive_requests all, rest;
     naive_collect(w, &all);
-    bp_plan *plan = make_plan(w, BP_POLICY_FIXED, copies, fallback);
+    SCOPED(bp_plan_destroy) bp_plan *plan = make_plan(w, BP_POLICY_FIXED, copies, fallback);
     const bp_plan_info *info = bp_plan_get_info(plan);
     uint32_t steps = (uint32_t)bp_schedule_get_info(w->schedule)->step_count, most = 0;
     bool any_rest = false;
@@ -301,12 +294,11 @@ static void assert_fixed_holds(const scenario *w, uint32_t copies, bp_fallback f
     assert_int_equal(info->feasible, copies == 0 || copies >= most);
     if (info->feasible)
         assert_int_equal(info->stable, fallback == BP_FALLBACK_PERSISTENT || !any_rest);
-    bp_plan_destroy(&plan);
 }
 
 static void assert_dynamic_holds(const scenario *w)
 {
-    bp_plan *plan = make_plan(w, BP_POLICY_DYNAMIC, 0, BP_FALLBACK_PERSISTENT);
+    SCOPED(bp_plan_destroy) bp_plan *plan = make_plan(w, BP_POLICY_DYNAMIC, 0, BP_FALLBACK_PERSISTENT);
     const bp_plan_info *info = bp_plan_get_info(plan);
     assert_plan_holds(plan, w);
     assert_int_equal(info->feasible, 1);
@@ -314,7 +306,6 @@ static void assert_dynamic_holds(const scenario *w)
     assert_int_equal(info->copies, 0);
     assert_int_equal(info->bytes, info->lower_bound_bytes);
     assert_int_equal(info->slab_count, 0);
-    bp_plan_destroy(&plan);
 }
 
 /* One checked address per request; bytes between the bound and those of max; small scenarios are solved to optimality. */
@@ -323,7 +314,7 @@ static void assert_scheduled_holds(const scenario *w, uint32_t joint)
     bp_plan_config config = plan_config(BP_POLICY_SCHEDULED, 0, BP_FALLBACK_PERSISTENT);
     config.joint = joint;
     config.work = 1 << 20; /* one to two milliseconds, nearly always enough here */
-    bp_plan *plan = NULL, *again = NULL, *max = make_max(w, 0);
+    SCOPED(bp_plan_destroy) bp_plan *plan = NULL, *again = NULL, *max = make_max(w, 0);
     static naive_requests all;
     naive_collect(w, &all);
     assert_ok(bp_plan_create(w->buckets, w->schedule, &config, &plan));
@@ -353,9 +344,6 @@ static void assert_scheduled_holds(const scenario *w, uint32_t joint)
         assert_int_equal(witnesses, role.lower_bound_bytes);
     }
     assert_int_equal(sum, info->bytes);
-    bp_plan_destroy(&plan);
-    bp_plan_destroy(&again);
-    bp_plan_destroy(&max);
 }
 
 void assert_all_policies_hold(const scenario *w)

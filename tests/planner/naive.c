@@ -1,10 +1,5 @@
 /* Reference model of the planner: checker, lower bound, rules of the policies, fingerprint. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/plan.h>
 

@@ -1,10 +1,5 @@
 /* bp_alternatives: each alternative equals a plan made separately. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/whatif.h>
 
@@ -52,9 +47,9 @@ static void check_alternative(const scenario *s, bp_schedule_config timing, bp_p
     timing.prefetch_backward = a->prefetch_backward;
     timing.streams = a->streams;
     config.joint = a->joint;
-    bp_schedule *schedule = NULL;
+    SCOPED(bp_schedule_destroy) bp_schedule *schedule = NULL;
     assert_ok(bp_schedule_create_training(s->buckets, &timing, &schedule));
-    bp_plan *plan = NULL, *max = NULL;
+    SCOPED(bp_plan_destroy) bp_plan *plan = NULL, *max = NULL;
     config.policy = BP_POLICY_SCHEDULED;
     assert_ok(bp_plan_create(s->buckets, schedule, &config, &plan));
     config.policy = BP_POLICY_MAX;
@@ -67,36 +62,27 @@ static void check_alternative(const scenario *s, bp_schedule_config timing, bp_p
     assert_int_equal(a->optimal, bp_plan_get_info(plan)->optimal);
     assert_int_equal(a->proven_bytes, proven);
     assert_int_equal(a->max_bytes, bp_plan_get_info(max)->feasible ? bp_plan_get_info(max)->bytes : 0);
-    bp_plan_destroy(&plan);
-    bp_plan_destroy(&max);
-    bp_schedule_destroy(&schedule);
 }
 
 /* A present plan is used, not made again: shown with a plan of another configuration. */
-static void test_present_plan(void **state)
+TEST(test_present_plan)
 {
-    (void)state;
-    scenario s = scenario_of_kinds("xyz"), other = scenario_of_kinds("z");
+    SCOPED(free_scenario) scenario s = scenario_of_kinds("xyz"), other = scenario_of_kinds("z");
     bp_schedule_config timing = training_config();
     bp_plan_config plan = scheduled_config(0);
     bp_alternatives_config config = survey_config();
-    bp_plan *of_other = make_plan(&other, BP_POLICY_SCHEDULED, 0, BP_FALLBACK_PERSISTENT);
-    bp_alternatives *made = NULL;
+    SCOPED(bp_plan_destroy) bp_plan *of_other = make_plan(&other, BP_POLICY_SCHEDULED, 0, BP_FALLBACK_PERSISTENT);
+    SCOPED(bp_alternatives_destroy) bp_alternatives *made = NULL;
     config.present = of_other;
     assert_ok(bp_alternatives_create(s.buckets, &timing, &plan, &config, &made));
     assert_int_equal(alternative_at(made, 1).is_present, 1);
     assert_int_equal(alternative_at(made, 1).bytes, 1280);
     assert_int_equal(alternative_at(made, 1).live_bytes, 1280 + 1024);
-    bp_alternatives_destroy(&made);
-    bp_plan_destroy(&of_other);
-    free_scenario(&s);
-    free_scenario(&other);
 }
 
-static void test_alternatives_are_plans(void **state)
+TEST(test_alternatives_are_plans)
 {
-    (void)state;
-    scenario s = make_scenario(make_mixed(), DEFAULTS);
+    SCOPED(free_scenario) scenario s = make_scenario(make_mixed(), DEFAULTS);
     bp_schedule_config timing = training_config();
     bp_plan_config plan = scheduled_config(1);
     bp_alternatives_config config = survey_config();
@@ -118,14 +104,12 @@ static void test_alternatives_are_plans(void **state)
     }
     bp_alternatives_destroy(&made);
     assert_null(made);
-    free_scenario(&s);
 }
 
 /* A present choice outside the table is its first row; too few copies for a prefetch depth make max infeasible. */
-static void test_present_choice(void **state)
+TEST(test_present_choice)
 {
-    (void)state;
-    scenario s = make_scenario(make_mixed(), DEFAULTS);
+    SCOPED(free_scenario) scenario s = make_scenario(make_mixed(), DEFAULTS);
     const bp_unit_prefetch override = {2, 3, 0};
     bp_schedule_config timing = training_config();
     bp_plan_config plan = scheduled_config(0);
@@ -135,7 +119,7 @@ static void test_present_choice(void **state)
     timing.override_count = 1;
     plan.copies = 3;
     config.max_prefetch = 3;
-    bp_alternatives *made = NULL;
+    SCOPED(bp_alternatives_destroy) bp_alternatives *made = NULL;
     assert_ok(bp_alternatives_create(s.buckets, &timing, &plan, &config, &made));
     assert_int_equal(bp_alternatives_get_info(made)->alternative_count, 1 + 4 * 4);
     size_t infeasible = 0;
@@ -147,19 +131,16 @@ static void test_present_choice(void **state)
         check_alternative(&s, timing, plan, &a);
     }
     assert_true(infeasible > 0 && infeasible < 1 + 4 * 4);
-    bp_alternatives_destroy(&made);
-    free_scenario(&s);
 }
 
 /* Options for gradients have no effect on parameters alone, nor joint slabs on one role. */
-static void test_options_without_effect(void **state)
+TEST(test_options_without_effect)
 {
-    (void)state;
-    scenario s = scenario_of_kinds("xyzzy");
+    SCOPED(free_scenario) scenario s = scenario_of_kinds("xyzzy");
     bp_schedule_config timing = training_config();
     bp_plan_config plan = scheduled_config(0);
     bp_alternatives_config config = survey_config();
-    bp_alternatives *made = NULL;
+    SCOPED(bp_alternatives_destroy) bp_alternatives *made = NULL;
     assert_ok(bp_alternatives_create(s.buckets, &timing, &plan, &config, &made));
     assert_int_equal(bp_alternatives_get_info(made)->alternative_count, 5);
     /* live at once: a unit of 300 elements; both of 300; and one of 200 with them; 1200, 1280 and 1024 bytes are 1280, 1280, 1024 */
@@ -178,20 +159,17 @@ static void test_options_without_effect(void **state)
     timing.passes = BP_PASSES_EVAL; /* gradients exist but are never live */
     assert_ok(bp_alternatives_create(s.buckets, &timing, &plan, &config, &made));
     assert_int_equal(bp_alternatives_get_info(made)->alternative_count, 5 * 2);
-    bp_alternatives_destroy(&made);
-    free_scenario(&s);
 }
 
 /* ---- errors ----------------------------------------------------------------------------------------------------------- */
 
-static void test_errors(void **state)
+TEST(test_errors)
 {
-    (void)state;
-    scenario s = scenario_of_kinds("xyz");
+    SCOPED(free_scenario) scenario s = scenario_of_kinds("xyz");
     bp_schedule_config timing = training_config();
     bp_plan_config plan = scheduled_config(0);
     bp_alternatives_config config = survey_config();
-    bp_alternatives *made = NULL;
+    SCOPED(bp_alternatives_destroy) bp_alternatives *made = NULL;
     assert_fails(bp_alternatives_config_init(NULL, sizeof config), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_alternatives_config_init(&config, 3), BP_ERR_INVALID_ARGUMENT, "is 3;");
     assert_fails(bp_alternatives_create(NULL, &timing, &plan, &config, &made), BP_ERR_INVALID_ARGUMENT, NULL);
@@ -217,16 +195,6 @@ static void test_errors(void **state)
     assert_ok(
         bp_alternatives_create(s.buckets, &timing, &plan, NULL, &made)); /* the defaults: prefetch depths 0 to 4 */
     assert_int_equal(bp_alternatives_get_info(made)->alternative_count, 5);
-    bp_alternatives_destroy(&made);
-    free_scenario(&s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_present_plan),   cmocka_unit_test(test_alternatives_are_plans),
-        cmocka_unit_test(test_present_choice), cmocka_unit_test(test_options_without_effect),
-        cmocka_unit_test(test_errors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

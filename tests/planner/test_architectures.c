@@ -1,12 +1,7 @@
 /* The architecture tables against the published modelling code: names and shapes of every parameter, for small
  * configurations that reach every branch and for all bundled models. tests/data/architectures/README.md describes the
  * digests. Arguments: the source directory. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/formats.h>
 
@@ -121,9 +116,8 @@ static bool check_model(const char *path, unsigned long long tensors, unsigned l
     return same;
 }
 
-static void test_digests(void **state)
+TEST(test_digests)
 {
-    (void)state;
     char path[1024], line[1024], model[512], digest[80];
     unsigned long long tensors, numel;
     snprintf(path, sizeof path, "%s/tests/data/architectures/digests.tsv", source_root);
@@ -147,6 +141,5 @@ int main(int argc, char **argv)
     if (argc != 2)
         return 2;
     source_root = argv[1];
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_digests)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_registered(NULL, NULL, NULL, NULL);
 }

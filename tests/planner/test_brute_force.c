@@ -1,10 +1,5 @@
 /* Plans of tiny models, random and hand-made, against the reference model. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/plan.h>
 
@@ -16,57 +11,50 @@
 
 /* ---- random models ------------------------------------------------------------------------------------------------- */
 
-static void test_brute_force_training(void **state)
+TEST(test_brute_force_training)
 {
-    (void)state;
     seed(1);
     for (int i = 0, times = share_of(600); i < times; i++) {
         scenario_options options = DEFAULTS;
         options.prefetch = random_below(4);
         options.grad_units = 1 + random_below(3);
         options.eval = random_below(8) == 0;
-        scenario s = make_scenario(random_model(1 + random_below(4)), options);
+        SCOPED(free_scenario) scenario s = make_scenario(random_model(1 + random_below(4)), options);
         assert_all_policies_hold(&s);
-        free_scenario(&s);
     }
 }
 
-static void test_brute_force_recorded(void **state)
+TEST(test_brute_force_recorded)
 {
-    (void)state;
     seed(2);
     for (int i = 0, times = share_of(600); i < times; i++) {
         bp_model *model = random_model(1 + random_below(6));
         record_randomly(model, false);
         scenario_options options = {.roles = PARAM, .recorded = 1};
-        scenario s = make_scenario(model, options);
+        SCOPED(free_scenario) scenario s = make_scenario(model, options);
         assert_all_policies_hold(&s);
-        free_scenario(&s);
     }
 }
 
 /* Recordings that acquire the buckets of a unit separately. */
-static void test_recorded_buckets(void **state)
+TEST(test_recorded_buckets)
 {
-    (void)state;
     seed(3);
     for (int i = 0, times = share_of(600); i < times; i++) {
         bp_model *model = random_model(1 + random_below(5));
         record_randomly(model, true);
         scenario_options options = {.roles = PARAM, .recorded = 1};
-        scenario s = make_scenario(model, options);
+        SCOPED(free_scenario) scenario s = make_scenario(model, options);
         for (int fallback = BP_FALLBACK_PERSISTENT; fallback <= BP_FALLBACK_DYNAMIC; fallback++) {
             for (int policy = BP_POLICY_DYNAMIC; policy <= BP_POLICY_SCHEDULED; policy++) {
                 bp_plan_config config = plan_config((bp_policy)policy, 0, (bp_fallback)fallback);
                 config.work = 1 << 20; /* the default would search some scenarios for seconds */
-                bp_plan *plan = NULL;
+                SCOPED(bp_plan_destroy) bp_plan *plan = NULL;
                 assert_ok(bp_plan_create(s.buckets, s.schedule, &config, &plan));
                 assert_int_equal(bp_plan_get_info(plan)->feasible, 1);
                 assert_plan_holds(plan, &s);
-                bp_plan_destroy(&plan);
             }
         }
-        free_scenario(&s);
     }
 }
 
@@ -75,9 +63,8 @@ static void test_recorded_buckets(void **state)
 static void for_all_prefetches(bp_model *(*make)(void), scenario_options options)
 {
     for (options.prefetch = 0; options.prefetch <= 3; options.prefetch++) {
-        scenario s = make_scenario(make(), options);
+        SCOPED(free_scenario) scenario s = make_scenario(make(), options);
         assert_all_policies_hold(&s);
-        free_scenario(&s);
     }
 }
 
@@ -141,9 +128,8 @@ static bp_model *make_repeated(void)
     return model;
 }
 
-static void test_hand_made(void **state)
+TEST(test_hand_made)
 {
-    (void)state;
     scenario_options options = DEFAULTS;
     for_all_prefetches(make_mixed, options);
     for_all_prefetches(make_frozen, options);
@@ -164,13 +150,4 @@ static void test_hand_made(void **state)
     for_all_prefetches(make_mixed, options);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hand_made),
-        cmocka_unit_test(test_brute_force_training),
-        cmocka_unit_test(test_brute_force_recorded),
-        cmocka_unit_test(test_recorded_buckets),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,11 +1,6 @@
 /* Exact bytes of pools and lower bounds, and parameter totals, of the bundled models. The figures apply NVIDIA's rules to the
  * published architectures and were computed without this library; all at dp 64, bf16. Arguments: the source directory. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/formats.h>
 
@@ -16,12 +11,11 @@ static const char *source_root;
 static void read_model(const char *name, bp_layout layout, bp_model **model)
 {
     char path[1024];
-    bp_model *published;
+    SCOPED(bp_model_destroy) bp_model *published = NULL;
     snprintf(path, sizeof path, "%s/examples/models/%s", source_root, name);
     if (bp_model_read(path, NULL, &published) != BP_OK)
         fail_msg("%s", bp_error_detail());
     assert_int_equal(bp_model_with_layout(published, layout, model), BP_OK);
-    bp_model_destroy(&published);
 }
 
 typedef struct request {
@@ -34,7 +28,7 @@ typedef struct request {
 /* Bytes of the parameter role, and its lower bound. */
 static void plan_params(const request *r, uint64_t *bytes, uint64_t *bound)
 {
-    bp_model *whole, *local;
+    SCOPED(bp_model_destroy) bp_model *whole = NULL, *local = NULL;
     read_model(r->model, BP_LAYOUT_MEGATRON, &whole);
     assert_int_equal(bp_model_shard(whole, 1, r->ep, &local), BP_OK);
     bp_buckets_config buckets_config;
@@ -42,17 +36,17 @@ static void plan_params(const request *r, uint64_t *bytes, uint64_t *bound)
     buckets_config.dp = 64;
     buckets_config.ep = r->ep;
     buckets_config.padding = r->padding;
-    bp_buckets *buckets;
+    SCOPED(bp_buckets_destroy) bp_buckets *buckets = NULL;
     assert_int_equal(bp_buckets_create(local, &buckets_config, &buckets), BP_OK);
     bp_schedule_config schedule_config;
     assert_int_equal(bp_schedule_config_init(&schedule_config, sizeof schedule_config), BP_OK);
     schedule_config.prefetch = r->prefetch;
-    bp_schedule *schedule;
+    SCOPED(bp_schedule_destroy) bp_schedule *schedule = NULL;
     assert_int_equal(bp_schedule_create_training(buckets, &schedule_config, &schedule), BP_OK);
     bp_plan_config config;
     assert_int_equal(bp_plan_config_init(&config, sizeof config), BP_OK);
     config.policy = r->policy;
-    bp_plan *plan;
+    SCOPED(bp_plan_destroy) bp_plan *plan = NULL;
     assert_int_equal(bp_plan_create(buckets, schedule, &config, &plan), BP_OK);
     assert_int_equal(bp_plan_get_info(plan)->role_count, 2);
     const bp_plan_role param = bp_plan_get_info(plan)->roles[0], grad = bp_plan_get_info(plan)->roles[1];
@@ -63,16 +57,10 @@ static void plan_params(const request *r, uint64_t *bytes, uint64_t *bound)
         assert_int_equal(grad.bytes, param.bytes);
         assert_int_equal(grad.lower_bound_bytes, param.lower_bound_bytes);
     }
-    bp_plan_destroy(&plan);
-    bp_schedule_destroy(&schedule);
-    bp_buckets_destroy(&buckets);
-    bp_model_destroy(&local);
-    bp_model_destroy(&whole);
 }
 
-static void test_max_pool_bytes(void **state)
+TEST(test_max_pool_bytes)
 {
-    (void)state;
     static const struct {
         const char *model;
         uint32_t ep, prefetch;
@@ -124,9 +112,8 @@ static void test_max_pool_bytes(void **state)
 }
 
 /* GiB in the reference table, rounded there to three significant digits: fixed, max, bound. 0: not in the table. */
-static void test_table(void **state)
+TEST(test_table)
 {
-    (void)state;
     static const struct {
         const char *model;
         uint32_t ep;
@@ -159,9 +146,8 @@ static void test_table(void **state)
 }
 
 /* Uniform stacks: fixed and max both reach the bound. */
-static void test_uniform_stacks(void **state)
+TEST(test_uniform_stacks)
 {
-    (void)state;
     static const char *const models[] = {"Llama-3.1-8B", "Llama-3.1-70B", "Mixtral-8x7B", "Gemma-3-27B",
                                          "gpt-oss-120b"};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
@@ -176,9 +162,8 @@ static void test_uniform_stacks(void **state)
 
 /* Parameters without prediction layers. Megatron keeps the projection and norms of a prediction layer outside its units, so
  * they count; the publishers do not count them. docs/concepts/layouts.md explains the difference. */
-static void test_parameter_totals(void **state)
+TEST(test_parameter_totals)
 {
-    (void)state;
     static const struct {
         const char *model;
         double megatron; /* billions, three decimals */
@@ -200,7 +185,7 @@ static void test_parameter_totals(void **state)
         {"gpt-oss-120b", 116.829, 116829156672},
     };
     for (size_t i = 0; i < sizeof totals / sizeof *totals; i++) {
-        bp_model *model;
+        SCOPED(bp_model_destroy) bp_model *model = NULL;
         read_model(totals[i].model, BP_LAYOUT_HF, &model);
         assert_int_equal(bp_model_get_info(model)->numel, totals[i].published);
         bp_model_destroy(&model);
@@ -208,7 +193,6 @@ static void test_parameter_totals(void **state)
         double billions = (double)bp_model_get_info(model)->numel / 1e9;
         if (billions < totals[i].megatron - 0.0005 || billions > totals[i].megatron + 0.0005)
             fail_msg("%s: %.6f billion parameters, expected %.3f", totals[i].model, billions, totals[i].megatron);
-        bp_model_destroy(&model);
     }
 }
 
@@ -217,11 +201,5 @@ int main(int argc, char **argv)
     if (argc != 2)
         return 2;
     source_root = argv[1];
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_max_pool_bytes),
-        cmocka_unit_test(test_table),
-        cmocka_unit_test(test_uniform_stacks),
-        cmocka_unit_test(test_parameter_totals),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_registered(NULL, NULL, NULL, NULL);
 }

@@ -1,10 +1,5 @@
 /* Merged schedules, and merged buckets of several models that share a pool. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/plan.h>
 
@@ -30,23 +25,21 @@ static bp_schedule *draw_schedule(const bp_buckets *buckets)
 static void plan_and_check(const bp_buckets *buckets, const bp_schedule *schedule)
 {
     bp_plan_config config = plan_config(BP_POLICY_MAX, 0, BP_FALLBACK_PERSISTENT);
-    bp_plan *plan;
+    SCOPED(bp_plan_destroy) bp_plan *plan = NULL;
     assert_ok(bp_plan_create(buckets, schedule, &config, &plan));
     assert_ok(bp_plan_check(plan, buckets, schedule));
-    bp_plan_destroy(&plan);
 }
 
 /* ---- schedules ------------------------------------------------------------------------------------------------------ */
 
-static void test_conflicts_of_merged_schedules(void **state)
+TEST(test_conflicts_of_merged_schedules)
 {
-    (void)state;
     size_t differences = 0;
     for (uint32_t round = 0; round < 200; round++) {
         seed(round);
         scenario_options options = DEFAULTS;
         options.roles = PARAM | GRAD | STATE;
-        scenario s = make_scenario(random_model(1 + random_below(6)), options);
+        SCOPED(free_scenario) scenario s = make_scenario(random_model(1 + random_below(6)), options);
         bp_schedule *parts[3], *merged;
         size_t count = 1 + random_below(3), steps = 0;
         for (size_t i = 0; i < count; i++) {
@@ -77,20 +70,18 @@ static void test_conflicts_of_merged_schedules(void **state)
         for (size_t i = 0; i < count; i++)
             bp_schedule_destroy(&parts[i]);
         bp_schedule_destroy(&merged);
-        free_scenario(&s);
     }
     assert_true(differences > 100);
 }
 
 /* Gradients that one schedule does not use, and an interval across the border of the schedules. */
-static void test_intervals_of_merged_schedules(void **state)
+TEST(test_intervals_of_merged_schedules)
 {
-    (void)state;
-    scenario s = make_scenario(random_model(2), DEFAULTS);
+    SCOPED(free_scenario) scenario s = make_scenario(random_model(2), DEFAULTS);
     bp_schedule_config config;
     assert_ok(bp_schedule_config_init(&config, sizeof config));
     config.passes = BP_PASSES_EVAL;
-    bp_schedule *evaluation, *merged;
+    SCOPED(bp_schedule_destroy) bp_schedule *evaluation = NULL, *merged = NULL;
     assert_ok(bp_schedule_create_training(s.buckets, &config, &evaluation));
     const bp_schedule *parts[] = {s.schedule, evaluation};
     assert_ok(bp_schedule_create_merged(parts, 2, &merged));
@@ -108,9 +99,6 @@ static void test_intervals_of_merged_schedules(void **state)
     assert_int_equal(count, 1);
     assert_int_equal(gradient->begin, 3);
     assert_int_equal(gradient->end, 4);
-    bp_schedule_destroy(&merged);
-    bp_schedule_destroy(&evaluation);
-    free_scenario(&s);
 }
 
 /* ---- models --------------------------------------------------------------------------------------------------------- */
@@ -146,11 +134,10 @@ static void assert_same_requests(const bp_buckets *merged, const bp_buckets *par
     }
 }
 
-static void test_merged_buckets(void **state)
+TEST(test_merged_buckets)
 {
-    (void)state;
-    scenario a = make_scenario(make_mixed(), DEFAULTS), b = make_scenario(make_fp8(), DEFAULTS);
-    bp_buckets *merged = unite(a.buckets, b.buckets);
+    SCOPED(free_scenario) scenario a = make_scenario(make_mixed(), DEFAULTS), b = make_scenario(make_fp8(), DEFAULTS);
+    SCOPED(bp_buckets_destroy) bp_buckets *merged = unite(a.buckets, b.buckets);
     size_t units = bp_buckets_get_info(a.buckets)->unit_count, requests = bp_buckets_get_info(a.buckets)->request_count;
     assert_int_equal(bp_buckets_get_info(merged)->unit_count, units + bp_buckets_get_info(b.buckets)->unit_count);
     assert_int_equal(bp_buckets_get_info(merged)->request_count,
@@ -169,28 +156,24 @@ static void test_merged_buckets(void **state)
     assert_ok(bp_schedule_create_training(merged, &config, &schedule));
     plan_and_check(merged, schedule);
     bp_schedule_destroy(&schedule);
-    bp_buckets_destroy(&merged);
-    free_scenario(&a);
-    free_scenario(&b);
 }
 
 /* Nested units keep their parents. */
-static void test_merged_nested_units(void **state)
+TEST(test_merged_nested_units)
 {
-    (void)state;
     bp_model *model = new_model();
     int32_t outer = add_unit(model, "outer", BP_OUTSIDE), inner = add_unit(model, "inner", outer);
     add_bucket(model, outer, BP_DTYPE_BF16, 1, 0);
     add_bucket(model, inner, BP_DTYPE_BF16, 1, 0);
     scenario_options options = PARAM_ONLY;
     options.prefetch = 0;
-    scenario s = make_scenario(model, options);
-    bp_buckets *merged = unite(s.buckets, s.buckets);
+    SCOPED(free_scenario) scenario s = make_scenario(model, options);
+    SCOPED(bp_buckets_destroy) bp_buckets *merged = unite(s.buckets, s.buckets);
     bp_schedule_config config;
     assert_ok(bp_schedule_config_init(&config, sizeof config));
     config.prefetch = 0;
     config.passes = BP_PASSES_EVAL;
-    bp_schedule *schedule;
+    SCOPED(bp_schedule_destroy) bp_schedule *schedule = NULL;
     assert_ok(bp_schedule_create_training(merged, &config, &schedule));
     static const bp_interval expected[] = {{0, 2}, {1, 2}, {2, 4}, {3, 4}};
     for (size_t r = 0; r < 4; r++) {
@@ -199,22 +182,19 @@ static void test_merged_nested_units(void **state)
         assert_int_equal(count, 1);
         assert_memory_equal(live, &expected[r], sizeof *live);
     }
-    bp_schedule_destroy(&schedule);
-    bp_buckets_destroy(&merged);
-    free_scenario(&s);
 }
 
 /* The models train in turns: only state conflicts with requests of the other model. */
-static void test_schedules_of_parts(void **state)
+TEST(test_schedules_of_parts)
 {
-    (void)state;
     for (uint32_t round = 0; round < 50; round++) {
         seed(round);
         scenario_options options = DEFAULTS;
         options.roles = PARAM | GRAD | STATE;
+        SCOPED(free_scenario)
         scenario a = make_scenario(random_model(1 + random_below(5)), options),
                  b = make_scenario(random_model(1 + random_below(5)), options);
-        bp_buckets *buckets = unite(a.buckets, b.buckets);
+        SCOPED(bp_buckets_destroy) bp_buckets *buckets = unite(a.buckets, b.buckets);
         bp_schedule *own[] = {draw_schedule(a.buckets), draw_schedule(b.buckets)}, *parts[2], *merged;
         for (size_t i = 0; i < 2; i++)
             assert_ok(bp_schedule_create_embedded(own[i], buckets, i, &parts[i]));
@@ -244,18 +224,14 @@ static void test_schedules_of_parts(void **state)
             bp_schedule_destroy(&parts[i]);
         }
         bp_schedule_destroy(&merged);
-        bp_buckets_destroy(&buckets);
-        free_scenario(&a);
-        free_scenario(&b);
     }
 }
 
 /* ---- errors --------------------------------------------------------------------------------------------------------- */
 
-static void test_errors(void **state)
+TEST(test_errors)
 {
-    (void)state;
-    scenario s = scenario_of_kinds("xyz"), other = scenario_of_kinds("xy");
+    SCOPED(free_scenario) scenario s = scenario_of_kinds("xyz"), other = scenario_of_kinds("xy");
     bp_schedule *schedule = NULL;
     const bp_schedule *parts[] = {s.schedule, other.schedule}, *missing[] = {s.schedule, NULL};
     assert_fails(bp_schedule_create_merged(parts, 0, &schedule), BP_ERR_INVALID_ARGUMENT, "at least one");
@@ -263,7 +239,7 @@ static void test_errors(void **state)
     assert_fails(bp_schedule_create_merged(parts, 2, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_schedule_create_merged(parts, 2, &schedule), BP_ERR_INVALID_ARGUMENT, "schedule 1", "2 requests");
     assert_fails(bp_schedule_create_merged(missing, 2, &schedule), BP_ERR_INVALID_ARGUMENT, "schedule 1");
-    bp_buckets *merged = NULL;
+    SCOPED(bp_buckets_destroy) bp_buckets *merged = NULL;
     const bp_buckets *buckets[] = {s.buckets, other.buckets}, *none[] = {s.buckets, NULL};
     static const char *const twice[] = {"a", "a"}, *const empty[] = {"a", ""}, *const slash[] = {"a", "b/c"},
                              *const good[] = {"a", "b"}, *const unnamed[] = {NULL, "b"};
@@ -283,20 +259,6 @@ static void test_errors(void **state)
     assert_fails(bp_schedule_create_embedded(NULL, merged, 0, &schedule), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_schedule_create_embedded(s.schedule, NULL, 0, &schedule), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_null(schedule);
-    bp_buckets_destroy(&merged);
-    free_scenario(&s);
-    free_scenario(&other);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_conflicts_of_merged_schedules),
-        cmocka_unit_test(test_intervals_of_merged_schedules),
-        cmocka_unit_test(test_merged_buckets),
-        cmocka_unit_test(test_merged_nested_units),
-        cmocka_unit_test(test_schedules_of_parts),
-        cmocka_unit_test(test_errors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

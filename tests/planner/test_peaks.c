@@ -1,10 +1,5 @@
 /* bp_peaks: hand-made cases, and against a reference model. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/whatif.h>
 
@@ -48,10 +43,9 @@ static bp_peaks *find_peaks(const scenario *s, uint32_t joint)
 }
 
 /* Units of 100, 300, 200, 100: the middle pair has the peak, in steps 1 (forward) and 5 (backward); the first pair comes next. */
-static void test_one_pair_sets_the_peak(void **state)
+TEST(test_one_pair_sets_the_peak)
 {
-    (void)state;
-    scenario s = scenario_of_kinds("xzyx");
+    SCOPED(free_scenario) scenario s = scenario_of_kinds("xzyx");
     bp_peaks *peaks = find_peaks(&s, 0);
     assert_int_equal(bp_peaks_get_info(peaks)->peak_count, 1);
     bp_peak peak = peak_at(peaks, 0);
@@ -71,15 +65,13 @@ static void test_one_pair_sets_the_peak(void **state)
     assert_int_equal(holder_at(peaks, 0, 1).bytes, 1024);
     bp_peaks_destroy(&peaks);
     assert_null(peaks);
-    free_scenario(&s);
 }
 
 /* Two pairs reach the peak: without one of them it stays, without both it falls. */
-static void test_two_pairs_set_the_peak(void **state)
+TEST(test_two_pairs_set_the_peak)
 {
-    (void)state;
-    scenario s = scenario_of_kinds("zzxzz");
-    bp_peaks *peaks = find_peaks(&s, 0);
+    SCOPED(free_scenario) scenario s = scenario_of_kinds("zzxzz");
+    SCOPED(bp_peaks_destroy) bp_peaks *peaks = find_peaks(&s, 0);
     bp_peak peak = peak_at(peaks, 0);
     assert_int_equal(peak.bytes, 2 * 1280);
     assert_int_equal(peak.step_count, 4);
@@ -88,8 +80,6 @@ static void test_two_pairs_set_the_peak(void **state)
     assert_int_equal(peak.next_step, 3);
     assert_int_equal(peak.below_bytes, 1280 + 512);
     assert_int_equal(peak.below_step, 1);
-    bp_peaks_destroy(&peaks);
-    free_scenario(&s);
 }
 
 /* Live bytes of a unit's requests in a role, in a step. */
@@ -175,9 +165,8 @@ static void check_peak(const scenario *s, const bp_peaks *peaks, size_t index)
     assert_int_equal(sum, peak.bytes);
 }
 
-static void test_peaks_of_any_schedule(void **state)
+TEST(test_peaks_of_any_schedule)
 {
-    (void)state;
     for (uint32_t round = 0; round < 120; round++) {
         seed(round);
         bp_model *model = round % 10 == 0 ? make_fp8() : random_model(1 + random_below(MOST_UNITS));
@@ -186,23 +175,20 @@ static void test_peaks_of_any_schedule(void **state)
         options.prefetch = random_below(4);
         options.grad_units = 1 + random_below(3);
         options.eval = random_below(4) == 0;
-        scenario s = make_scenario(model, options);
-        bp_peaks *peaks = find_peaks(&s, random_below(2));
+        SCOPED(free_scenario) scenario s = make_scenario(model, options);
+        SCOPED(bp_peaks_destroy) bp_peaks *peaks = find_peaks(&s, random_below(2));
         for (size_t i = 0; i < bp_peaks_get_info(peaks)->peak_count; i++) {
             if (peak_at(peaks, i).bytes > 0)
                 check_peak(&s, peaks, i);
             else
                 assert_int_equal(peak_at(peaks, i).holder_count, 0);
         }
-        bp_peaks_destroy(&peaks);
-        free_scenario(&s);
     }
 }
 
 /* A host that releases each unit before it acquires the next: one unit is live in a step, but the window keeps neighbours apart. */
-static void test_windows_set_the_peak(void **state)
+TEST(test_windows_set_the_peak)
 {
-    (void)state;
     static const uint64_t numel[] = {64, 192, 128, 64};
     bp_model *model = new_model();
     for (uint32_t u = 0; u < 4; u++)
@@ -220,11 +206,11 @@ static void test_windows_set_the_peak(void **state)
     }
     scenario_options options = PARAM_ONLY;
     options.recorded = 1;
-    scenario s = make_scenario(model, options);
+    SCOPED(free_scenario) scenario s = make_scenario(model, options);
     const bp_recorded_config config = {.size = sizeof config, .overlap_window = 1};
     bp_schedule_destroy(&s.schedule);
     assert_ok(bp_schedule_create_recorded(model, s.buckets, &config, &s.schedule));
-    bp_peaks *peaks = find_peaks(&s, 0);
+    SCOPED(bp_peaks_destroy) bp_peaks *peaks = find_peaks(&s, 0);
     bp_peak peak = peak_at(peaks, 0);
     assert_int_equal(peak.bytes, 768 + 512);
     assert_int_equal(peak.step_count, 0);
@@ -235,17 +221,15 @@ static void test_windows_set_the_peak(void **state)
     assert_int_equal(holder_at(peaks, 0, 0).unit, 1);
     assert_int_equal(holder_at(peaks, 0, 0).role, BP_ROLE_PARAM);
     assert_int_equal(holder_at(peaks, 0, 1).unit, 2);
-    bp_peaks_destroy(&peaks);
-    free_scenario(&s);
 }
 
 /* ---- errors ----------------------------------------------------------------------------------------------------------- */
 
-static void test_errors(void **state)
+TEST(test_errors)
 {
-    (void)state;
+    SCOPED(free_scenario)
     scenario s = scenario_of_kinds("xyz"), other = scenario_of_kinds("xy"), same_size = scenario_of_kinds("xzz");
-    bp_plan *plan = make_max(&s, 0), *again = NULL;
+    SCOPED(bp_plan_destroy) bp_plan *plan = make_max(&s, 0), *again = NULL;
     bp_peaks *peaks = NULL;
     assert_fails(bp_peaks_create(NULL, s.schedule, plan, &peaks), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_peaks_create(s.buckets, NULL, plan, &peaks), BP_ERR_INVALID_ARGUMENT, NULL);
@@ -262,21 +246,6 @@ static void test_errors(void **state)
     bp_peaks_destroy(&peaks);
     bp_peaks_destroy(&peaks);
     bp_peaks_destroy(NULL);
-    bp_plan_destroy(&plan);
-    bp_plan_destroy(&again);
-    free_scenario(&s);
-    free_scenario(&other);
-    free_scenario(&same_size);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_pair_sets_the_peak),
-        cmocka_unit_test(test_two_pairs_set_the_peak),
-        cmocka_unit_test(test_peaks_of_any_schedule),
-        cmocka_unit_test(test_windows_set_the_peak),
-        cmocka_unit_test(test_errors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

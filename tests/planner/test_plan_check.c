@@ -1,10 +1,5 @@
 /* bp_plan_check on invalid plans; plans from contents, look-up of requests, fingerprints, options. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/plan.h>
 
@@ -21,20 +16,18 @@
 /* Changed contents are refused by bp_plan_from_info or by bp_plan_check. */
 static void assert_refused(const contents *c, const scenario *s, const char *word, const char *other)
 {
-    bp_plan *broken = NULL;
+    SCOPED(bp_plan_destroy) bp_plan *broken = NULL;
     bp_status status = bp_plan_from_info(&c->info, &broken);
     if (status == BP_OK)
         status = bp_plan_check(broken, s->buckets, s->schedule);
     assert_fails(status, BP_ERR_MISMATCH, word, other);
-    bp_plan_destroy(&broken);
 }
 
-static void test_check_refuses_contents(void **state)
+TEST(test_check_refuses_contents)
 {
-    (void)state;
-    scenario s = scenario_of_kinds("xyz");
-    bp_plan *plan = make_max(&s, 0);
-    contents c = copy_contents(plan);
+    SCOPED(free_scenario) scenario s = scenario_of_kinds("xyz");
+    SCOPED(bp_plan_destroy) bp_plan *plan = make_max(&s, 0);
+    SCOPED(free_contents) contents c = copy_contents(plan);
     bp_plan_request *r = &c.requests[1];
     const bp_plan_request original = *r;
     assert_int_equal(c.info.request_count, 3);
@@ -92,17 +85,13 @@ static void test_check_refuses_contents(void **state)
     *r = c.requests[2]; /* ids are indices: another order is another plan */
     c.requests[2] = original;
     assert_refused(&c, &s, "request 1 (param of u2", "is param of u1");
-    free_contents(&c);
-    bp_plan_destroy(&plan);
-    free_scenario(&s);
 }
 
 /* bp_plan_from_info would refuse these faults, so the plan is changed in place. */
-static void test_check_refuses_changed(void **state)
+TEST(test_check_refuses_changed)
 {
-    (void)state;
-    scenario s = scenario_of_kinds("xyz");
-    bp_plan *plan = make_max(&s, 0);
+    SCOPED(free_scenario) scenario s = scenario_of_kinds("xyz");
+    SCOPED(bp_plan_destroy) bp_plan *plan = make_max(&s, 0);
     bp_plan_request *r = &plan->requests[1];
     const bp_plan_request original = *r;
     r->offset += 1;
@@ -119,16 +108,13 @@ static void test_check_refuses_changed(void **state)
     assert_fails(bp_plan_check(plan, s.buckets, s.schedule), BP_ERR_MISMATCH, "request 1", "u0", "u1");
     *r = original;
     assert_ok(bp_plan_check(plan, s.buckets, s.schedule));
-    bp_plan_destroy(&plan);
-    free_scenario(&s);
 }
 
 /* Requests of different slabs may have equal offsets; those of one slab may not, for every slab. */
-static void test_check_slabs(void **state)
+TEST(test_check_slabs)
 {
-    (void)state;
-    scenario s = make_scenario(make_mixed(), DEFAULTS);
-    bp_plan *plan = make_plan(&s, BP_POLICY_SCHEDULED, 0, BP_FALLBACK_PERSISTENT);
+    SCOPED(free_scenario) scenario s = make_scenario(make_mixed(), DEFAULTS);
+    SCOPED(bp_plan_destroy) bp_plan *plan = make_plan(&s, BP_POLICY_SCHEDULED, 0, BP_FALLBACK_PERSISTENT);
     const bp_plan_info *info = bp_plan_get_info(plan);
     assert_int_equal(info->slab_count, 2);
     size_t refused = 0;
@@ -147,14 +133,11 @@ static void test_check_slabs(void **state)
         }
     }
     assert_true(refused > 20);
-    bp_plan_destroy(&plan);
-    free_scenario(&s);
 }
 
 /* Two units that are never live together, but within a window of each other. */
-static void test_check_refuses_windows(void **state)
+TEST(test_check_refuses_windows)
 {
-    (void)state;
     bp_model *model = new_model();
     for (uint32_t u = 0; u < 2; u++)
         add_bucket(model, add_numbered_unit(model, u), BP_DTYPE_UINT8, ALIGNMENT, 0);
@@ -162,8 +145,8 @@ static void test_check_refuses_windows(void **state)
         add_event(model, 1, u, -1);
         add_event(model, 0, u, -1);
     }
-    scenario s = make_scenario(model, (scenario_options){.roles = PARAM, .recorded = 1});
-    bp_plan *plan = make_max(&s, 0);
+    SCOPED(free_scenario) scenario s = make_scenario(model, (scenario_options){.roles = PARAM, .recorded = 1});
+    SCOPED(bp_plan_destroy) bp_plan *plan = make_max(&s, 0);
     assert_int_equal(bp_plan_get_info(plan)->bytes, ALIGNMENT); /* both at offset 0 */
     assert_ok(bp_plan_check(plan, s.buckets, s.schedule));
     bp_recorded_config config;
@@ -180,21 +163,18 @@ static void test_check_refuses_windows(void **state)
     assert_int_equal(bp_plan_get_info(plan)->bytes, 2 * ALIGNMENT);
     assert_ok(bp_plan_check(plan, s.buckets, s.schedule));
     assert_true(naive_check(plan, &s));
-    bp_plan_destroy(&plan);
-    free_scenario(&s);
 }
 
 /* The error names both requests, the first step in which both are live, and a common byte. */
-static void test_check_names_the_conflict(void **state)
+TEST(test_check_names_the_conflict)
 {
-    (void)state;
     bp_model *model = new_model();
     for (uint32_t u = 0; u < 3; u++)
         add_bucket(model, add_numbered_unit(model, u), BP_DTYPE_UINT8, 2 * ALIGNMENT, 0);
     for (const char *event = "abABbcBC"; *event != '\0'; event++) /* lower case: acquired */
         add_event(model, *event >= 'a', (*event | 0x20) - 'a', -1);
-    scenario s = make_scenario(model, (scenario_options){.roles = PARAM, .recorded = 1});
-    bp_plan *plan = make_plan(&s, BP_POLICY_SCHEDULED, 0, BP_FALLBACK_PERSISTENT);
+    SCOPED(free_scenario) scenario s = make_scenario(model, (scenario_options){.roles = PARAM, .recorded = 1});
+    SCOPED(bp_plan_destroy) bp_plan *plan = make_plan(&s, BP_POLICY_SCHEDULED, 0, BP_FALLBACK_PERSISTENT);
     assert_int_equal(bp_plan_get_info(plan)->bytes, 4 * ALIGNMENT);
     plan->requests[1].offset = 0;
     plan->requests[0].offset = plan->requests[2].offset = 2 * ALIGNMENT;
@@ -207,33 +187,28 @@ static void test_check_names_the_conflict(void **state)
     plan->requests[1].offset = 2 * ALIGNMENT;
     assert_fails(bp_plan_check(plan, s.buckets, s.schedule), BP_ERR_MISMATCH, "requests 1 (param of u1",
                  "2 (param of u2", "both live at step 5 and share byte 512 of slab 0");
-    bp_plan_destroy(&plan);
-    free_scenario(&s);
 }
 
 /* Unused gradients of an evaluation are not checked, though they have more bytes than all slabs. */
-static void test_check_unused_requests(void **state)
+TEST(test_check_unused_requests)
 {
-    (void)state;
     bp_model *model = new_model();
     add_bucket(model, add_numbered_unit(model, 0), BP_DTYPE_BF16, ALIGNMENT / 2, 0);
+    SCOPED(free_scenario)
     scenario s = make_scenario(
         model, (scenario_options){.roles = PARAM | GRAD, .grad_dtype = BP_DTYPE_FP32, .grad_units = 2, .eval = 1});
     for (int policy = BP_POLICY_FIXED; policy <= BP_POLICY_SCHEDULED; policy++) {
-        bp_plan *plan = make_plan(&s, (bp_policy)policy, 0, BP_FALLBACK_PERSISTENT);
+        SCOPED(bp_plan_destroy) bp_plan *plan = make_plan(&s, (bp_policy)policy, 0, BP_FALLBACK_PERSISTENT);
         assert_int_equal(bp_plan_get_info(plan)->bytes, ALIGNMENT);
         assert_int_equal(bp_plan_get_info(plan)->requests[1].bytes, 2 * ALIGNMENT);
         assert_int_equal(bp_plan_get_info(plan)->requests[1].placement, BP_PLACE_NONE);
         assert_plan_holds(plan, &s);
-        bp_plan_destroy(&plan);
     }
-    free_scenario(&s);
 }
 
 /* Randomly moved requests, in plans with and without overlap windows: bp_plan_check agrees with the reference model. */
-static void test_check_agrees_with_naive(void **state)
+TEST(test_check_agrees_with_naive)
 {
-    (void)state;
     seed(6);
     uint32_t refused = 0, accepted = 0;
     for (int i = 0; i < 3000; i++) {
@@ -245,7 +220,7 @@ static void test_check_agrees_with_naive(void **state)
             options = (scenario_options){.roles = PARAM, .recorded = 1};
             record_randomly(model, random_below(2) == 0);
         }
-        scenario s = make_scenario(model, options);
+        SCOPED(free_scenario) scenario s = make_scenario(model, options);
         if (recorded && random_below(2) == 0) {
             bp_recorded_config config;
             assert_ok(bp_recorded_config_init(&config, sizeof config));
@@ -253,7 +228,7 @@ static void test_check_agrees_with_naive(void **state)
             bp_schedule_destroy(&s.schedule);
             assert_ok(bp_schedule_create_recorded(s.model, s.buckets, &config, &s.schedule));
         }
-        bp_plan *plan = make_max(&s, random_below(2) == 0 ? 0 : 6);
+        SCOPED(bp_plan_destroy) bp_plan *plan = make_max(&s, random_below(2) == 0 ? 0 : 6);
         if (!bp_plan_get_info(plan)->feasible) {
             bp_plan_destroy(&plan);
             free_scenario(&s);
@@ -278,33 +253,26 @@ static void test_check_agrees_with_naive(void **state)
                      bp_error_detail());
         refused += !good;
         accepted += good;
-        bp_plan_destroy(&plan);
-        free_scenario(&s);
     }
     assert_true(refused > 500 && accepted > 500);
 }
 
-static void test_check_other_buckets(void **state)
+TEST(test_check_other_buckets)
 {
-    (void)state;
+    SCOPED(free_scenario)
     scenario s = scenario_of_kinds("xyz"), longer = scenario_of_kinds("xyzx"), other = scenario_of_kinds("xyy");
-    bp_plan *plan = make_max(&s, 0);
+    SCOPED(bp_plan_destroy) bp_plan *plan = make_max(&s, 0);
     assert_fails(bp_plan_check(plan, s.buckets, longer.schedule), BP_ERR_INVALID_ARGUMENT, "3", "4");
     assert_fails(bp_plan_check(plan, longer.buckets, longer.schedule), BP_ERR_MISMATCH, "has 3", "have 4");
     assert_fails(bp_plan_check(plan, other.buckets, other.schedule), BP_ERR_MISMATCH, "u2", "1200", "800");
     assert_fails(bp_plan_check(NULL, s.buckets, s.schedule), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_plan_check(plan, NULL, s.schedule), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_plan_check(plan, s.buckets, NULL), BP_ERR_INVALID_ARGUMENT, NULL);
-    bp_plan_destroy(&plan);
-    free_scenario(&s);
-    free_scenario(&longer);
-    free_scenario(&other);
 }
 
 /* A plan of realistic size, without the reference model, which is too slow. */
-static void test_check_large(void **state)
+TEST(test_check_large)
 {
-    (void)state;
     seed(4);
     bp_model *model = new_model();
     for (uint32_t u = 0; u < 300; u++) {
@@ -312,13 +280,11 @@ static void test_check_large(void **state)
         for (uint32_t b = 0; b <= u % 4; b++)
             add_bucket(model, unit, b == 3 ? BP_DTYPE_FP32 : BP_DTYPE_BF16, 1 + random_below(5000000), 0);
     }
-    scenario s = make_scenario(model, DEFAULTS);
+    SCOPED(free_scenario) scenario s = make_scenario(model, DEFAULTS);
     for (int policy = BP_POLICY_FIXED; policy <= BP_POLICY_SCHEDULED; policy++) {
-        bp_plan *plan = make_plan(&s, (bp_policy)policy, 0, BP_FALLBACK_PERSISTENT);
+        SCOPED(bp_plan_destroy) bp_plan *plan = make_plan(&s, (bp_policy)policy, 0, BP_FALLBACK_PERSISTENT);
         assert_ok(bp_plan_check(plan, s.buckets, s.schedule));
-        bp_plan_destroy(&plan);
     }
-    free_scenario(&s);
 }
 
 /* ---- plans from contents, look-up of requests ------------------------------------------------------------------------ */
@@ -331,12 +297,11 @@ static void assert_no_plan(const bp_plan_info *info, bp_status expected, const c
     assert_ptr_equal(plan, untouched);
 }
 
-static void test_contents(void **state)
+TEST(test_contents)
 {
-    (void)state;
-    scenario s = scenario_of_kinds("xyz");
-    bp_plan *plan = make_max(&s, 0);
-    contents c = copy_contents(plan);
+    SCOPED(free_scenario) scenario s = scenario_of_kinds("xyz");
+    SCOPED(bp_plan_destroy) bp_plan *plan = make_max(&s, 0);
+    SCOPED(free_contents) contents c = copy_contents(plan);
     assert_no_plan(NULL, BP_ERR_INVALID_ARGUMENT, "contents");
     assert_fails(bp_plan_from_info(&c.info, NULL), BP_ERR_INVALID_ARGUMENT, "output");
     static const uint64_t alignments[] = {0, 3, ALIGNMENT + 1};
@@ -375,22 +340,17 @@ static void test_contents(void **state)
     c.requests[1].offset = -(uint64_t)ALIGNMENT;
     assert_no_plan(&c.info, BP_ERR_MISMATCH, "beyond its slab");
     c.requests[1] = original;
-    bp_plan *made = NULL;
+    SCOPED(bp_plan_destroy) bp_plan *made = NULL;
     assert_ok(bp_plan_from_info(&c.info, &made));
     memset(c.requests, 0, 3 * sizeof *c.requests); /* the plan has copies */
     assert_ok(bp_plan_check(made, s.buckets, s.schedule));
-    bp_plan_destroy(&made);
-    free_contents(&c);
-    bp_plan_destroy(&plan);
-    free_scenario(&s);
 }
 
-static void test_contents_of_classes(void **state)
+TEST(test_contents_of_classes)
 {
-    (void)state;
-    scenario s = scenario_of_kinds("xyz");
-    bp_plan *plan = make_max(&s, 3);
-    contents c = copy_contents(plan);
+    SCOPED(free_scenario) scenario s = scenario_of_kinds("xyz");
+    SCOPED(bp_plan_destroy) bp_plan *plan = make_max(&s, 3);
+    SCOPED(free_contents) contents c = copy_contents(plan);
     assert_int_equal(c.info.class_count, 1);
     const bp_plan_class original = c.classes[0];
     struct {
@@ -414,21 +374,17 @@ static void test_contents_of_classes(void **state)
         c.classes[0] = broken[i].with;
         assert_no_plan(&c.info, BP_ERR_MISMATCH, broken[i].word);
     }
-    free_contents(&c);
-    bp_plan_destroy(&plan);
-    free_scenario(&s);
 }
 
-static void test_find(void **state)
+TEST(test_find)
 {
-    (void)state;
     bp_model *model = new_model();
     int32_t unit = add_unit(model, "a", BP_OUTSIDE);
     add_bucket(model, unit, BP_DTYPE_FP8_E4M3, 1000, 1024);
     add_bucket(model, unit, BP_DTYPE_BF16, 10, 0);
     add_bucket(model, unit, BP_DTYPE_BF16, 0, 0);
-    scenario s = make_scenario(model, DEFAULTS);
-    bp_plan *plan = make_max(&s, 0);
+    SCOPED(free_scenario) scenario s = make_scenario(model, DEFAULTS);
+    SCOPED(bp_plan_destroy) bp_plan *plan = make_max(&s, 0);
     uint32_t id = 99;
     assert_fails(bp_plan_find(NULL, "a", 0, BP_ROLE_PARAM, BP_DTYPE_NONE, BP_BYTES_ANY, &id), BP_ERR_INVALID_ARGUMENT,
                  NULL);
@@ -455,19 +411,16 @@ static void test_find(void **state)
     }
     assert_fails(bp_plan_find(plan, "a", 2, BP_ROLE_PARAM, BP_DTYPE_BF16, 0, &id), BP_ERR_MISMATCH,
                  "bucket.2"); /* empty, so it has no request */
-    bp_plan_destroy(&plan);
-    free_scenario(&s);
 }
 
 /* ---- fingerprints and options -------------------------------------------------------------------------------------- */
 
-static void test_determinism(void **state)
+TEST(test_determinism)
 {
-    (void)state;
     for (int policy = BP_POLICY_FIXED; policy <= BP_POLICY_SCHEDULED; policy++) {
         scenario s = make_scenario(make_mixed(), DEFAULTS), again = make_scenario(make_mixed(), DEFAULTS);
-        bp_plan *a = make_plan(&s, (bp_policy)policy, 0, BP_FALLBACK_PERSISTENT);
-        bp_plan *b = make_plan(&again, (bp_policy)policy, 0, BP_FALLBACK_PERSISTENT);
+        SCOPED(bp_plan_destroy) bp_plan *a = make_plan(&s, (bp_policy)policy, 0, BP_FALLBACK_PERSISTENT);
+        SCOPED(bp_plan_destroy) bp_plan *b = make_plan(&again, (bp_policy)policy, 0, BP_FALLBACK_PERSISTENT);
         assert_same_fingerprint(a, b, true);
         assert_ok(bp_plan_set_model(b, "another name"));
         assert_ok(bp_plan_set_option(b, "dp", "8"));
@@ -475,21 +428,17 @@ static void test_determinism(void **state)
         free_scenario(&s);
         free_scenario(&again);
         /* The plan does not refer to its inputs. */
-        bp_plan *copy = copy_plan(a);
+        SCOPED(bp_plan_destroy) bp_plan *copy = copy_plan(a);
         assert_same_fingerprint(copy, b, true);
-        bp_plan_destroy(&copy);
-        bp_plan_destroy(&a);
-        bp_plan_destroy(&b);
     }
 }
 
-static void test_fingerprint_differs(void **state)
+TEST(test_fingerprint_differs)
 {
-    (void)state;
-    scenario s = make_scenario(make_fp8(), DEFAULTS);
-    bp_plan *plan = make_max(&s, 3);
+    SCOPED(free_scenario) scenario s = make_scenario(make_fp8(), DEFAULTS);
+    SCOPED(bp_plan_destroy) bp_plan *plan = make_max(&s, 3);
     for (int kind = 0; kind < 10; kind++) {
-        contents c = copy_contents(plan);
+        SCOPED(free_contents) contents c = copy_contents(plan);
         bp_plan_request *r = &c.requests[1];
         switch (kind) {
         case 0: c.slabs[0].bytes += ALIGNMENT; break;
@@ -503,21 +452,16 @@ static void test_fingerprint_differs(void **state)
         case 8: r->placement = BP_PLACE_DYNAMIC; break;
         default: c.info.request_count--; break;
         }
-        bp_plan *other = NULL;
+        SCOPED(bp_plan_destroy) bp_plan *other = NULL;
         assert_ok(bp_plan_from_info(&c.info, &other));
         assert_same_fingerprint(plan, other, false);
-        bp_plan_destroy(&other);
-        free_contents(&c);
     }
-    bp_plan_destroy(&plan);
-    free_scenario(&s);
 }
 
-static void test_options(void **state)
+TEST(test_options)
 {
-    (void)state;
-    scenario s = scenario_of_kinds("xy");
-    bp_plan *plan = make_max(&s, 0);
+    SCOPED(free_scenario) scenario s = scenario_of_kinds("xy");
+    SCOPED(bp_plan_destroy) bp_plan *plan = make_max(&s, 0);
     const bp_plan_info *info = bp_plan_get_info(plan);
     assert_int_equal(info->option_count, 0);
     assert_ok(bp_plan_set_option(plan, "dp", "8"));
@@ -536,28 +480,6 @@ static void test_options(void **state)
     assert_ok(bp_plan_set_model(plan, "m"));
     assert_string_equal(info->model, "m");
     assert_null(bp_plan_get_info(NULL));
-    bp_plan_destroy(&plan);
-    free_scenario(&s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_check_large),
-        cmocka_unit_test(test_determinism),
-        cmocka_unit_test(test_fingerprint_differs),
-        cmocka_unit_test(test_options),
-        cmocka_unit_test(test_check_refuses_contents),
-        cmocka_unit_test(test_check_refuses_changed),
-        cmocka_unit_test(test_check_slabs),
-        cmocka_unit_test(test_check_refuses_windows),
-        cmocka_unit_test(test_check_names_the_conflict),
-        cmocka_unit_test(test_check_unused_requests),
-        cmocka_unit_test(test_check_agrees_with_naive),
-        cmocka_unit_test(test_check_other_buckets),
-        cmocka_unit_test(test_contents),
-        cmocka_unit_test(test_contents_of_classes),
-        cmocka_unit_test(test_find),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

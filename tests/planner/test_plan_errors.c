@@ -1,19 +1,13 @@
 /* Invalid arguments of plans and buckets, empty plans, sizes that overflow. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/plan.h>
 
 #include "support/scenarios.h"
 
-static void test_plan_errors(void **state)
+TEST(test_plan_errors)
 {
-    (void)state;
-    scenario s = scenario_of_kinds("xyz"), other = scenario_of_kinds("xy");
+    SCOPED(free_scenario) scenario s = scenario_of_kinds("xyz"), other = scenario_of_kinds("xy");
     bp_plan *const untouched = (bp_plan *)&s;
     bp_plan *plan = untouched;
     bp_plan_config config = plan_config(BP_POLICY_MAX, 0, BP_FALLBACK_PERSISTENT);
@@ -47,13 +41,10 @@ static void test_plan_errors(void **state)
     assert_null(plan);
     bp_plan_destroy(&plan);
     bp_plan_destroy(NULL);
-    free_scenario(&s);
-    free_scenario(&other);
 }
 
-static void test_policy_names(void **state)
+TEST(test_policy_names)
 {
-    (void)state;
     for (int policy = BP_POLICY_DYNAMIC; policy <= BP_POLICY_MAX; policy++) {
         bp_policy read = (bp_policy)0;
         assert_ok(bp_policy_parse(bp_policy_name((bp_policy)policy), &read));
@@ -66,10 +57,9 @@ static void test_policy_names(void **state)
     assert_int_equal(read, BP_POLICY_FIXED);
 }
 
-static void test_bucket_errors(void **state)
+TEST(test_bucket_errors)
 {
-    (void)state;
-    bp_model *model = new_model();
+    SCOPED(bp_model_destroy) bp_model *model = new_model();
     bp_buckets *const untouched = (bp_buckets *)&model;
     bp_buckets *buckets = untouched;
     bp_buckets_config config;
@@ -101,23 +91,21 @@ static void test_bucket_errors(void **state)
     assert_ptr_equal(buckets, untouched);
     bp_given_bucket wrong = {.size = sizeof wrong, .dtype = BP_DTYPE_BF16, .numel = 10, .padded_numel = 9};
     assert_fails(bp_model_add_bucket(model, &wrong), BP_ERR_INVALID_ARGUMENT, "9", "10");
-    bp_model_destroy(&model);
 }
 
 /* Buckets outside units and empty ones leave nothing to place. */
-static void test_nothing_to_place(void **state)
+TEST(test_nothing_to_place)
 {
-    (void)state;
-    bp_model *model = new_model();
+    SCOPED(bp_model_destroy) bp_model *model = new_model();
     add_bucket(model, BP_OUTSIDE, BP_DTYPE_BF16, 10, 0);
     add_bucket(model, add_unit(model, "a", BP_OUTSIDE), BP_DTYPE_BF16, 0, 0);
     bp_buckets_config config;
     assert_ok(bp_buckets_config_init(&config, sizeof config));
-    bp_buckets *buckets = NULL;
+    SCOPED(bp_buckets_destroy) bp_buckets *buckets = NULL;
     assert_ok(bp_buckets_create(model, &config, &buckets));
     bp_schedule_config timing;
     assert_ok(bp_schedule_config_init(&timing, sizeof timing));
-    bp_schedule *schedule = NULL;
+    SCOPED(bp_schedule_destroy) bp_schedule *schedule = NULL;
     bp_status status = bp_schedule_create_training(buckets, &timing, &schedule);
     if (status == BP_OK) {
         bp_plan_config how = plan_config(BP_POLICY_MAX, 0, BP_FALLBACK_PERSISTENT);
@@ -126,17 +114,13 @@ static void test_nothing_to_place(void **state)
         assert_null(plan);
     }
     assert_fails(status, BP_ERR_INVALID_ARGUMENT, NULL);
-    bp_schedule_destroy(&schedule);
-    bp_buckets_destroy(&buckets);
-    bp_model_destroy(&model);
 }
 
-static void test_overflow(void **state)
+TEST(test_overflow)
 {
-    (void)state;
     /* Two buckets of 2^60 elements, of every dtype. */
     for (int dtype = BP_DTYPE_FP64; dtype < BP_DTYPE_COUNT; dtype++) {
-        bp_model *model = new_model();
+        SCOPED(bp_model_destroy) bp_model *model = new_model();
         int32_t unit = add_unit(model, "a", BP_OUTSIDE);
         bp_given_bucket bucket = {
             .size = sizeof bucket, .unit = unit, .dtype = (bp_dtype)dtype, .numel = UINT64_C(1) << 60};
@@ -144,13 +128,12 @@ static void test_overflow(void **state)
         if (status == BP_OK)
             status = bp_model_add_bucket(model, &bucket);
         assert_fails(status, BP_ERR_OVERFLOW, NULL);
-        bp_model_destroy(&model);
     }
     /* Padding that fits in one bucket and overflows in its copies. */
     bp_model *model = new_model();
     for (uint32_t u = 0; u < 20; u++)
         add_bucket(model, add_numbered_unit(model, u), BP_DTYPE_FP64, 1 + u, UINT64_C(1) << 56);
-    scenario s = make_scenario(model, PARAM_ONLY);
+    SCOPED(free_scenario) scenario s = make_scenario(model, PARAM_ONLY);
     bp_plan *plan = make_plan(&s, BP_POLICY_MAX, 31, BP_FALLBACK_PERSISTENT);
     assert_int_equal(bp_plan_get_info(plan)->bytes, UINT64_C(31) << 59);
     assert_ok(bp_plan_check(plan, s.buckets, s.schedule));
@@ -186,15 +169,6 @@ static void test_overflow(void **state)
     s = make_scenario(model, options);
     config = plan_config(BP_POLICY_MAX, 8, BP_FALLBACK_PERSISTENT);
     assert_fails(bp_plan_create(s.buckets, s.schedule, &config, &plan), BP_ERR_OVERFLOW, NULL);
-    free_scenario(&s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plan_errors),   cmocka_unit_test(test_policy_names),
-        cmocka_unit_test(test_bucket_errors), cmocka_unit_test(test_nothing_to_place),
-        cmocka_unit_test(test_overflow),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

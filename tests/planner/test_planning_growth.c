@@ -3,12 +3,7 @@
  * Four times the units may take ten times the processor time: n log n with cache effects stays below, n^2 would take sixteen. The best
  * of several runs counts, because other processes disturb single ones. Allocated bytes do not depend on the machine. Linked with
  * -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc against the static library. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/plan.h>
 
@@ -139,7 +134,7 @@ typedef struct subject {
 
 static void run_stages(const subject *s, uint32_t units, figures *f)
 {
-    scenario w = {.model = make_model(units)};
+    SCOPED(free_scenario) scenario w = {.model = make_model(units)};
     bp_buckets_config config;
     bp_schedule_config timing;
     assert_ok(bp_buckets_config_init(&config, sizeof config));
@@ -162,7 +157,6 @@ static void run_stages(const subject *s, uint32_t units, figures *f)
     plan_and_check(&w, BP_POLICY_MAX, 0, "max", s->work, f);
     plan_and_check(&w, BP_POLICY_SCHEDULED, 0, "scheduled", s->work, f);
     plan_and_check(&w, BP_POLICY_SCHEDULED, 1, "joint", s->work, f);
-    free_scenario(&w);
 }
 
 static bool is_slow(const figure *small, const figure *large)
@@ -202,15 +196,13 @@ static void assert_growth(const subject *s)
 
 /* ---- tests ---------------------------------------------------------------------------------------------------------- */
 
-static void test_stages_grow_linearly(void **state)
+TEST(test_stages_grow_linearly)
 {
-    (void)state;
     assert_growth(&(subject){.prefetch = 1, .work = LITTLE_WORK});
 }
 
-static void test_stages_grow_linearly_where_all_units_are_live(void **state)
+TEST(test_stages_grow_linearly_where_all_units_are_live)
 {
-    (void)state;
     assert_growth(&(subject){.kept = 1, .prefetch = 1, .work = LITTLE_WORK});
 }
 
@@ -230,9 +222,8 @@ static uint64_t bytes_of_packing(uint32_t units)
 }
 
 /* Windows are problems of a few hundred items each; their number grows with that of the units. */
-static void test_memory_of_packing_windows_is_linear(void **state)
+TEST(test_memory_of_packing_windows_is_linear)
 {
-    (void)state;
     uint64_t small = bytes_of_packing(2 * UNITS), large = bytes_of_packing(2 * GROWTH * UNITS);
     if (large > MOST_BYTES * small)
         print_error("%llu bytes for %u units, %llu for %u\n", (unsigned long long)small, 2 * UNITS,
@@ -241,33 +232,22 @@ static void test_memory_of_packing_windows_is_linear(void **state)
 }
 
 /* Classes times copies is 4.9e9 here; requests use 2 x 70,000 pairs of them. */
-static void test_unused_copies_take_no_memory(void **state)
+TEST(test_unused_copies_take_no_memory)
 {
-    (void)state;
     const uint32_t units = 70000;
     bp_model *model = new_model();
     for (uint32_t u = 0; u < units; u++)
         add_bucket(model, add_numbered_unit(model, u), BP_DTYPE_BF16, 128, 0);
     for (uint32_t b = 1; b < units; b++)
         add_bucket(model, (int32_t)units - 1, BP_DTYPE_BF16, 128, 0);
+    SCOPED(free_scenario)
     scenario w = make_scenario(model, (scenario_options){.roles = PARAM, .prefetch = units, .grad_units = 2});
     bytes_asked = 0;
-    bp_plan *plan = make_max(&w, 0);
+    SCOPED(bp_plan_destroy) bp_plan *plan = make_max(&w, 0);
     assert_true(bytes_asked < (uint64_t)4000 * units);
     assert_int_equal(bp_plan_get_info(plan)->roles[0].copies, units);
     assert_int_equal(bp_plan_get_info(plan)->roles[0].buffer_count, units);
     assert_ok(bp_plan_check(plan, w.buckets, w.schedule));
-    bp_plan_destroy(&plan);
-    free_scenario(&w);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stages_grow_linearly),
-        cmocka_unit_test(test_stages_grow_linearly_where_all_units_are_live),
-        cmocka_unit_test(test_memory_of_packing_windows_is_linear),
-        cmocka_unit_test(test_unused_copies_take_no_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

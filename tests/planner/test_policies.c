@@ -1,10 +1,5 @@
 /* Rules of each policy on hand-made models, and properties of max. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/plan.h>
 
@@ -35,17 +30,16 @@ static void assert_set_by(const bp_plan *plan, const bp_plan_buffer *buffer, con
 
 /* ---- max ----------------------------------------------------------------------------------------------------------- */
 
-static void test_max_ranks_by_unpadded(void **state)
+TEST(test_max_ranks_by_unpadded)
 {
-    (void)state;
     bp_model *model = new_model();
     int32_t a = add_unit(model, "a", BP_OUTSIDE), b = add_unit(model, "b", BP_OUTSIDE);
     /* Ranked by padded elements, a's two buckets would change places and the classes be 4096 and 2048 bytes. */
     add_bucket(model, a, BP_DTYPE_BF16, 1000, 1024);
     add_bucket(model, a, BP_DTYPE_BF16, 900, 2048);
     add_bucket(model, b, BP_DTYPE_BF16, 1000, 1024);
-    scenario s = make_scenario(model, PARAM_ONLY);
-    bp_plan *plan = make_max(&s, 0);
+    SCOPED(free_scenario) scenario s = make_scenario(model, PARAM_ONLY);
+    SCOPED(bp_plan_destroy) bp_plan *plan = make_max(&s, 0);
     bp_plan_buffer first = find_buffer(plan, 0, BP_BUFFER_POOLED, BP_DTYPE_BF16, 0);
     bp_plan_buffer second = find_buffer(plan, 0, BP_BUFFER_POOLED, BP_DTYPE_BF16, 1);
     assert_int_equal(first.bytes, 2048);
@@ -54,54 +48,45 @@ static void test_max_ranks_by_unpadded(void **state)
     assert_int_equal(second.users, 1);
     assert_set_by(plan, &second, "a", 1);
     assert_int_equal(bp_plan_get_info(plan)->bytes, 2 * (2048 + 4096));
-    bp_plan_destroy(&plan);
-    free_scenario(&s);
 }
 
-static void test_max_ties_by_larger_index(void **state)
+TEST(test_max_ties_by_larger_index)
 {
-    (void)state;
     bp_model *model = new_model();
     int32_t a = add_unit(model, "a", BP_OUTSIDE), b = add_unit(model, "b", BP_OUTSIDE);
     /* a's second bucket comes first: classes of 4096 and 2048 bytes. The other way round they were 4096 and 4096. */
     add_bucket(model, a, BP_DTYPE_BF16, 1000, 1024);
     add_bucket(model, a, BP_DTYPE_BF16, 1000, 2048);
     add_bucket(model, b, BP_DTYPE_BF16, 1000, 2048);
-    scenario s = make_scenario(model, PARAM_ONLY);
-    bp_plan *plan = make_max(&s, 0);
+    SCOPED(free_scenario) scenario s = make_scenario(model, PARAM_ONLY);
+    SCOPED(bp_plan_destroy) bp_plan *plan = make_max(&s, 0);
     bp_plan_buffer second = find_buffer(plan, 0, BP_BUFFER_POOLED, BP_DTYPE_BF16, 1);
     assert_int_equal(find_buffer(plan, 0, BP_BUFFER_POOLED, BP_DTYPE_BF16, 0).bytes, 4096);
     assert_int_equal(second.bytes, 2048);
     assert_set_by(plan, &second, "a", 0);
     assert_int_equal(bp_plan_get_info(plan)->bytes, 2 * (4096 + 2048));
-    bp_plan_destroy(&plan);
-    free_scenario(&s);
 }
 
-static void test_max_fp8_is_uint8(void **state)
+TEST(test_max_fp8_is_uint8)
 {
-    (void)state;
     bp_model *model = new_model();
     int32_t a = add_unit(model, "a", BP_OUTSIDE), b = add_unit(model, "b", BP_OUTSIDE);
     add_bucket(model, a, BP_DTYPE_FP8_E4M3, 1000, 1024);
     add_bucket(model, b, BP_DTYPE_UINT8, 1000, 2048);
     add_bucket(model, b, BP_DTYPE_INT8, 10, 0);
-    scenario s = make_scenario(model, PARAM_ONLY);
-    bp_plan *plan = make_max(&s, 0);
+    SCOPED(free_scenario) scenario s = make_scenario(model, PARAM_ONLY);
+    SCOPED(bp_plan_destroy) bp_plan *plan = make_max(&s, 0);
     bp_plan_buffer shared = find_buffer(plan, 0, BP_BUFFER_POOLED, BP_DTYPE_UINT8, 0);
     assert_int_equal(shared.bytes, 2048);
     assert_int_equal(shared.users, 2);
     assert_set_by(plan, &shared, "b", 0);
     assert_int_equal(find_buffer(plan, 0, BP_BUFFER_POOLED, BP_DTYPE_INT8, 0).users, 1);
     assert_int_equal(bp_plan_get_info(plan)->requests[0].dtype, BP_DTYPE_UINT8);
-    bp_plan_destroy(&plan);
-    free_scenario(&s);
 }
 
 /* Units of many buckets with many ties: more than one sorted run. */
-static void test_max_many_buckets(void **state)
+TEST(test_max_many_buckets)
 {
-    (void)state;
     seed(8);
     for (int i = 0; i < 60; i++) {
         bp_model *model = new_model();
@@ -114,32 +99,28 @@ static void test_max_many_buckets(void **state)
             }
             add_bucket(model, unit, BP_DTYPE_BF16, 100, 0);
         }
-        scenario s = make_scenario(model, PARAM_ONLY);
+        SCOPED(free_scenario) scenario s = make_scenario(model, PARAM_ONLY);
         assert_max_holds(&s, 0);
         assert_max_holds(&s, 2);
-        free_scenario(&s);
     }
 }
 
 /* Unused copies cost bytes of the slab, but neither memory of the plan nor time. */
-static void test_many_copies(void **state)
+TEST(test_many_copies)
 {
-    (void)state;
     bp_model *model = new_model();
     for (uint32_t u = 0; u < 3; u++) {
         int32_t unit = add_numbered_unit(model, u);
         for (uint64_t b = 0; b < 5; b++)
             add_bucket(model, unit, BP_DTYPE_BF16, 100 + 7 * u + b, 0);
     }
-    scenario s = make_scenario(model, PARAM_ONLY);
+    SCOPED(free_scenario) scenario s = make_scenario(model, PARAM_ONLY);
     static const uint32_t copies[] = {1u << 10, (1u << 30) - 1, 1u << 30, 1u << 31, UINT32_MAX};
     for (size_t i = 0; i < sizeof copies / sizeof *copies; i++) {
-        bp_plan *plan = make_max(&s, copies[i]);
+        SCOPED(bp_plan_destroy) bp_plan *plan = make_max(&s, copies[i]);
         assert_int_equal(bp_plan_get_info(plan)->bytes, UINT64_C(5) * 256 * copies[i]);
         assert_ok(bp_plan_check(plan, s.buckets, s.schedule));
-        bp_plan_destroy(&plan);
     }
-    free_scenario(&s);
 }
 
 typedef struct tiny_unit {
@@ -176,9 +157,8 @@ static uint64_t max_bytes_of(const tiny_unit *units, uint32_t count, uint64_t sc
     return bytes;
 }
 
-static void test_max_properties(void **state)
+TEST(test_max_properties)
 {
-    (void)state;
     seed(5);
     for (int i = 0; i < 300; i++) {
         tiny_unit units[6];
@@ -203,8 +183,8 @@ static void test_max_properties(void **state)
 /* Asserts the bytes of policy fixed with two copies, for units x (512 aligned bytes), y (1024) and z (1280). */
 static void assert_fixed_bytes(const char *kinds, uint64_t pool, uint64_t persistent, uint64_t dynamic)
 {
-    scenario s = scenario_of_kinds(kinds);
-    bp_plan *plan = make_plan(&s, BP_POLICY_FIXED, 2, BP_FALLBACK_PERSISTENT);
+    SCOPED(free_scenario) scenario s = scenario_of_kinds(kinds);
+    SCOPED(bp_plan_destroy) bp_plan *plan = make_plan(&s, BP_POLICY_FIXED, 2, BP_FALLBACK_PERSISTENT);
     assert_int_equal(bp_plan_get_info(plan)->roles[0].pool_bytes, pool);
     assert_int_equal(bp_plan_get_info(plan)->roles[0].persistent_bytes, persistent);
     assert_int_equal(bp_plan_get_info(plan)->bytes, pool + persistent);
@@ -215,13 +195,10 @@ static void assert_fixed_bytes(const char *kinds, uint64_t pool, uint64_t persis
     assert_int_equal(bp_plan_get_info(plan)->roles[0].dynamic_bytes, dynamic);
     assert_int_equal(bp_plan_get_info(plan)->bytes, pool + dynamic);
     assert_int_equal(bp_plan_get_info(plan)->stable, persistent == 0);
-    bp_plan_destroy(&plan);
-    free_scenario(&s);
 }
 
-static void test_fixed_mode(void **state)
+TEST(test_fixed_mode)
 {
-    (void)state;
     assert_fixed_bytes("xxxx", 2 * 512, 0, 0);
     assert_fixed_bytes("xyxy", 2 * 512, 2 * 1024, 1024); /* a tie: the first seen; y and y are never live together */
     assert_fixed_bytes("yxyx", 2 * 1024, 2 * 512, 512);
@@ -232,33 +209,29 @@ static void test_fixed_mode(void **state)
 }
 
 /* Units that differ in padding only share buffers, which have the largest padded size. */
-static void test_fixed_ignores_padding(void **state)
+TEST(test_fixed_ignores_padding)
 {
-    (void)state;
     bp_model *model = new_model();
     add_bucket(model, add_unit(model, "a", BP_OUTSIDE), BP_DTYPE_BF16, 1000, 1024);
     add_bucket(model, add_unit(model, "b", BP_OUTSIDE), BP_DTYPE_BF16, 1001, 1024);
     add_bucket(model, add_unit(model, "c", BP_OUTSIDE), BP_DTYPE_BF16, 1000, 4096);
     add_bucket(model, add_unit(model, "d", BP_OUTSIDE), BP_DTYPE_FP16, 1000, 1024);
-    scenario s = make_scenario(model, PARAM_ONLY);
-    bp_plan *plan = make_plan(&s, BP_POLICY_FIXED, 2, BP_FALLBACK_PERSISTENT);
+    SCOPED(free_scenario) scenario s = make_scenario(model, PARAM_ONLY);
+    SCOPED(bp_plan_destroy) bp_plan *plan = make_plan(&s, BP_POLICY_FIXED, 2, BP_FALLBACK_PERSISTENT);
     assert_int_equal(bp_plan_get_info(plan)->roles[0].pool_bytes, 2 * 8192);
     assert_int_equal(bp_plan_get_info(plan)->roles[0].persistent_bytes, 2 * 2048);
     bp_plan_buffer pooled = find_buffer(plan, 0, BP_BUFFER_POOLED, BP_DTYPE_BF16, 0);
     assert_set_by(plan, &pooled, "c", 0);
     assert_int_equal(pooled.users, 2);
     assert_plan_holds(plan, &s);
-    bp_plan_destroy(&plan);
-    free_scenario(&s);
 }
 
 /* ---- feasibility and alignment ------------------------------------------------------------------------------------- */
 
-static void test_infeasible(void **state)
+TEST(test_infeasible)
 {
-    (void)state;
-    scenario s = scenario_of_kinds("xxx");
-    bp_plan *plan = make_max(&s, 1);
+    SCOPED(free_scenario) scenario s = scenario_of_kinds("xxx");
+    SCOPED(bp_plan_destroy) bp_plan *plan = make_max(&s, 1);
     const bp_plan_info *info = bp_plan_get_info(plan);
     assert_int_equal(info->feasible, 0);
     assert_int_equal(info->requests[0].placement, BP_PLACE_NONE);
@@ -268,42 +241,22 @@ static void test_infeasible(void **state)
     bp_plan_destroy(&plan);
     plan = make_plan(&s, BP_POLICY_FIXED, 1, BP_FALLBACK_DYNAMIC);
     assert_int_equal(bp_plan_get_info(plan)->feasible, 0);
-    bp_plan_destroy(&plan);
-    free_scenario(&s);
 }
 
-static void test_alignment(void **state)
+TEST(test_alignment)
 {
-    (void)state;
-    scenario s = scenario_of_kinds("xyz");
+    SCOPED(free_scenario) scenario s = scenario_of_kinds("xyz");
     for (uint64_t alignment = 1; alignment <= 1 << 20; alignment *= 2) {
         bp_plan_config config = plan_config(BP_POLICY_MAX, 0, BP_FALLBACK_PERSISTENT);
         config.alignment = alignment;
-        bp_plan *plan = NULL;
+        SCOPED(bp_plan_destroy) bp_plan *plan = NULL;
         assert_ok(bp_plan_create(s.buckets, s.schedule, &config, &plan));
         uint64_t z = (1200 + alignment - 1) / alignment * alignment, y = (800 + alignment - 1) / alignment * alignment;
         assert_int_equal(bp_plan_get_info(plan)->bytes, 2 * z);
         assert_int_equal(bp_plan_get_info(plan)->lower_bound_bytes, y + z);
         assert_int_equal(bp_plan_get_info(plan)->alignment, alignment);
         assert_ok(bp_plan_check(plan, s.buckets, s.schedule));
-        bp_plan_destroy(&plan);
     }
-    free_scenario(&s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_max_ranks_by_unpadded),
-        cmocka_unit_test(test_max_ties_by_larger_index),
-        cmocka_unit_test(test_max_fp8_is_uint8),
-        cmocka_unit_test(test_max_many_buckets),
-        cmocka_unit_test(test_many_copies),
-        cmocka_unit_test(test_fixed_mode),
-        cmocka_unit_test(test_fixed_ignores_padding),
-        cmocka_unit_test(test_infeasible),
-        cmocka_unit_test(test_alignment),
-        cmocka_unit_test(test_max_properties),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,10 +1,5 @@
 /* Overlap windows of recorded schedules: against a reference model, and by hand. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/plan.h>
 
@@ -228,20 +223,18 @@ static void assert_windows(reference *t, const bp_schedule *schedule)
     assert_int_equal(count, schedule->window_count);
 }
 
-static void test_windows_against_reference(void **state)
+TEST(test_windows_against_reference)
 {
-    (void)state;
     static reference t;
     size_t overlaps = 0;
     for (uint32_t round = 0; round < 3000; round++) {
         seed(round);
         uint32_t width = random_below(8) == 0 ? UINT32_MAX : random_below(5);
-        recording r = record(record_at_random(1 + random_below(MOST_UNITS)), width);
+        SCOPED(end_recording) recording r = record(record_at_random(1 + random_below(MOST_UNITS)), width);
         read_recording(&r, &t);
         find_reference_windows(&t, width);
         overlaps += assert_overlaps(&t, r.schedule);
         assert_windows(&t, r.schedule);
-        end_recording(&r);
     }
     assert_true(overlaps > 3000);
 }
@@ -261,31 +254,27 @@ static bp_model *record_in_host_order(const uint64_t *numel, uint32_t units)
     return model;
 }
 
-static void test_host_order(void **state)
+TEST(test_host_order)
 {
-    (void)state;
     static const uint64_t numel[] = {64, 128, 192, 256};
     recording none = record(record_in_host_order(numel, 4), 0);
     assert_int_equal(bp_schedule_get_info(none.schedule)->overlap_count, 0);
     end_recording(&none);
-    recording r = record(record_in_host_order(numel, 4), 1);
+    SCOPED(end_recording) recording r = record(record_in_host_order(numel, 4), 1);
     static const bp_overlap expected[] = {
         {3, 0}, {0, 1}, {1, 2}, {2, 3}}; /* the last of the step and the first of the next */
     assert_int_equal(bp_schedule_get_info(r.schedule)->overlap_count, 4);
     assert_memory_equal(bp_schedule_get_info(r.schedule)->overlaps, expected, sizeof expected);
     const bp_schedule *parts[] = {r.schedule, r.schedule};
-    bp_schedule *merged;
+    SCOPED(bp_schedule_destroy) bp_schedule *merged = NULL;
     assert_ok(bp_schedule_create_merged(parts, 2, &merged));
     assert_int_equal(bp_schedule_get_info(merged)->overlap_count, 4);
     assert_memory_equal(bp_schedule_get_info(merged)->overlaps, expected, sizeof expected);
-    bp_schedule_destroy(&merged);
-    end_recording(&r);
 }
 
 /* Stream order makes a window unnecessary between requests of one lane. */
-static void test_same_lane(void **state)
+TEST(test_same_lane)
 {
-    (void)state;
     bp_model *model = new_model();
     for (uint32_t u = 0; u < 2; u++)
         add_bucket(model, add_numbered_unit(model, u), BP_DTYPE_FP32, 64, 0);
@@ -293,41 +282,35 @@ static void test_same_lane(void **state)
         add_lane_event(model, 1, u, -1, 7);
         add_lane_event(model, 0, u, -1, 7);
     }
-    recording r = record(model, 5);
+    SCOPED(end_recording) recording r = record(model, 5);
     assert_int_equal(bp_schedule_get_info(r.schedule)->overlap_count, 0);
     bp_use use = bp_schedule_use(r.schedule, 0);
     assert_int_equal(use.acquire_lane, 7);
     assert_int_equal(use.release_lane, 7);
-    end_recording(&r);
 }
 
 /* Requests that one recording keeps apart, and that are live together in another schedule, have no overlap in the merged one. */
-static void test_windows_of_merged_schedules(void **state)
+TEST(test_windows_of_merged_schedules)
 {
-    (void)state;
     static const uint64_t numel[] = {64, 128, 192};
-    recording r = record(record_in_host_order(numel, 3), 1);
+    SCOPED(end_recording) recording r = record(record_in_host_order(numel, 3), 1);
     bp_schedule_config config;
     assert_ok(bp_schedule_config_init(&config, sizeof config));
-    bp_schedule *training, *merged;
+    SCOPED(bp_schedule_destroy) bp_schedule *training = NULL, *merged = NULL;
     assert_ok(bp_schedule_create_training(r.buckets, &config, &training));
     const bp_schedule *parts[] = {training, r.schedule};
     assert_ok(bp_schedule_create_merged(parts, 2, &merged));
     static const bp_overlap left[] = {{2, 0}}; /* consecutive units are live together in training */
     assert_int_equal(bp_schedule_get_info(merged)->overlap_count, 1);
     assert_memory_equal(bp_schedule_get_info(merged)->overlaps, left, sizeof left);
-    bp_schedule_destroy(&merged);
-    bp_schedule_destroy(&training);
-    end_recording(&r);
 }
 
-static void test_errors(void **state)
+TEST(test_errors)
 {
-    (void)state;
     bp_recorded_config config;
     assert_fails(bp_recorded_config_init(NULL, sizeof config), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_recorded_config_init(&config, 4), BP_ERR_INVALID_ARGUMENT, "is 4;");
-    bp_model *model = new_model();
+    SCOPED(bp_model_destroy) bp_model *model = new_model();
     add_bucket(model, add_numbered_unit(model, 0), BP_DTYPE_FP32, 64, 0);
     bp_model_event event = {.size = sizeof event, .acquire = 1, .bucket = -1, .lane = BP_LANE_COUNT};
     assert_fails(bp_model_add_event(model, &event), BP_ERR_INVALID_ARGUMENT, "lane 16");
@@ -345,7 +328,7 @@ static void test_errors(void **state)
     bp_buckets_config buckets_config;
     assert_ok(bp_buckets_config_init(&buckets_config, sizeof buckets_config));
     buckets_config.roles = PARAM;
-    bp_buckets *buckets;
+    SCOPED(bp_buckets_destroy) bp_buckets *buckets = NULL;
     assert_ok(bp_buckets_create(model, &buckets_config, &buckets));
     assert_ok(bp_recorded_config_init(&config, sizeof config));
     config.overlap_window = UINT32_MAX;
@@ -354,18 +337,6 @@ static void test_errors(void **state)
     config.size = 0;
     assert_fails(bp_schedule_create_recorded(model, buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "is 0;");
     assert_null(schedule);
-    bp_buckets_destroy(&buckets);
-    bp_model_destroy(&model);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_windows_against_reference),
-        cmocka_unit_test(test_host_order),
-        cmocka_unit_test(test_same_lane),
-        cmocka_unit_test(test_windows_of_merged_schedules),
-        cmocka_unit_test(test_errors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,10 +1,5 @@
 /* The events of schedules: equivalent to the intervals, in order, and as few as possible. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/plan.h>
 
@@ -110,9 +105,8 @@ static void assert_events(scenario *s)
     free_scenario(s);
 }
 
-static void test_training(void **state)
+TEST(test_training)
 {
-    (void)state;
     for (uint32_t prefetch = 0; prefetch <= 3; prefetch++) {
         scenario_options options = {ALL_ROLES, prefetch, 1 + prefetch % 3, 0, 0, 0, BP_DTYPE_BF16};
         scenario s = make_scenario(make_fp8(), options);
@@ -125,9 +119,8 @@ static void test_training(void **state)
     }
 }
 
-static void test_recorded(void **state)
+TEST(test_recorded)
 {
-    (void)state;
     for (uint64_t number = 0; number < 60; number++) {
         seed(number);
         bp_model *model = random_model(1 + random_below(6));
@@ -158,23 +151,20 @@ static void assert_text(const scenario *s, const char *expected)
 }
 
 /* Unit 0 has two buckets, unit 1 one: parameters 0, 1 and 4, gradients 2, 3 and 5. */
-static void test_two_units(void **state)
+TEST(test_two_units)
 {
-    (void)state;
     bp_model *model = new_model();
     int32_t first = add_numbered_unit(model, 0);
     add_bucket(model, first, BP_DTYPE_BF16, 10, 0);
     add_bucket(model, first, BP_DTYPE_FP32, 20, 0);
     add_bucket(model, add_numbered_unit(model, 1), BP_DTYPE_BF16, 30, 0);
-    scenario s = make_scenario(model, DEFAULTS);
+    SCOPED(free_scenario) scenario s = make_scenario(model, DEFAULTS);
     assert_text(&s, "+0.1@0 +4@0 -0.1@1 +0.1@2 +5@2 -4@3 +2.3@3 -0.1@4 -2.3@4 -5@4");
-    free_scenario(&s);
 }
 
 /* A recording that acquires buckets together and releases them one by one. */
-static void test_recorded_order(void **state)
+TEST(test_recorded_order)
 {
-    (void)state;
     bp_model *model = new_model();
     int32_t a = add_unit(model, "a", BP_OUTSIDE), b = add_unit(model, "b", BP_OUTSIDE);
     add_bucket(model, a, BP_DTYPE_BF16, 1, 0);
@@ -186,15 +176,13 @@ static void test_recorded_order(void **state)
     add_event(model, 0, a, 0);
     add_event(model, 0, b, -1);
     scenario_options options = {.roles = PARAM, .recorded = 1};
-    scenario s = make_scenario(model, options);
+    SCOPED(free_scenario) scenario s = make_scenario(model, options);
     assert_text(&s, "+0.1@0 -1@1 +2@2 -0@3 -2@4");
-    free_scenario(&s);
 }
 
 /* The recording's lanes, or the role's default lanes. */
-static void test_recorded_lanes(void **state)
+TEST(test_recorded_lanes)
 {
-    (void)state;
     bp_model *model = new_model();
     int32_t a = add_unit(model, "a", BP_OUTSIDE);
     add_bucket(model, a, BP_DTYPE_BF16, 1, 0);
@@ -208,19 +196,17 @@ static void test_recorded_lanes(void **state)
         assert_ok(bp_model_add_event(model, &event));
     }
     scenario_options options = {.roles = PARAM, .recorded = 1};
-    scenario s = make_scenario(model, options);
+    SCOPED(free_scenario) scenario s = make_scenario(model, options);
     static const uint32_t lanes[] = {5, 6, BP_LANE_GATHER, BP_LANE_COMPUTE};
     events e = events_of(s.schedule);
     assert_int_equal(e.count, 4);
     for (size_t i = 0; i < e.count; i++)
         assert_int_equal(e.list[i].lane, lanes[i]);
-    free_scenario(&s);
 }
 
 /* A schedule merged with itself has its events twice, except for requests that are live across the border. */
-static void test_merged(void **state)
+TEST(test_merged)
 {
-    (void)state;
     for (uint64_t number = 0; number < 60; number++) {
         seed(number);
         bp_model *model = random_model(1 + random_below(6));
@@ -238,11 +224,4 @@ static void test_merged(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_training),       cmocka_unit_test(test_recorded),       cmocka_unit_test(test_two_units),
-        cmocka_unit_test(test_recorded_order), cmocka_unit_test(test_recorded_lanes), cmocka_unit_test(test_merged),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,10 +1,5 @@
 /* Generated schedules under every option, against a simulated runtime, and by hand. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/plan.h>
 
@@ -230,9 +225,8 @@ static void draw_config(bp_schedule_config *config, bp_unit_prefetch *overrides,
     }
 }
 
-static void test_options_against_simulated_runtime(void **state)
+TEST(test_options_against_simulated_runtime)
 {
-    (void)state;
     for (uint32_t round = 0; round < 4000; round++) {
         seed(round);
         uint32_t n = 1 + random_below(MOST_PLAYED_UNITS);
@@ -258,15 +252,13 @@ static void test_options_against_simulated_runtime(void **state)
         play(&p);
         scenario_options options = DEFAULTS;
         options.roles = PARAM | GRAD | STATE | (p.transposes ? TRANSPOSE : 0);
-        scenario s = make_scenario(model_of_units((int)n), options);
-        bp_schedule *schedule;
+        SCOPED(free_scenario) scenario s = make_scenario(model_of_units((int)n), options);
+        SCOPED(bp_schedule_destroy) bp_schedule *schedule = NULL;
         assert_ok(bp_schedule_create_training(s.buckets, &config, &schedule));
         if (config.microbatches <= 2 || config.passes == BP_PASSES_EVAL)
             assert_same_steps(&p, schedule);
         else
             assert_same_conflicts(&p, schedule);
-        bp_schedule_destroy(&schedule);
-        free_scenario(&s);
     }
 }
 
@@ -277,8 +269,8 @@ static void assert_live(const bp_schedule_config *config, uint32_t roles, const 
 {
     scenario_options options = DEFAULTS;
     options.roles = roles;
-    scenario s = make_scenario(model_of_units(3), options);
-    bp_schedule *schedule;
+    SCOPED(free_scenario) scenario s = make_scenario(model_of_units(3), options);
+    SCOPED(bp_schedule_destroy) bp_schedule *schedule = NULL;
     assert_ok(bp_schedule_create_training(s.buckets, config, &schedule));
     for (size_t r = 0; r < bp_buckets_get_info(s.buckets)->request_count; r++) {
         assert_int_equal(bp_schedule_get_info(schedule)->step_count, strlen(expected[r]));
@@ -286,14 +278,11 @@ static void assert_live(const bp_schedule_config *config, uint32_t roles, const 
             if (is_live(schedule, r, t) != (expected[r][t] == 'X'))
                 fail_msg("request %zu, step %u: expected %c of %s", r, t, expected[r][t], expected[r]);
     }
-    bp_schedule_destroy(&schedule);
-    free_scenario(&s);
 }
 
 /* The live sets of unit u's backward are {P(u), G(u), G(u+1)}, then {P(u), G(u), P(u-1)}. */
-static void test_unified_streams(void **state)
+TEST(test_unified_streams)
 {
-    (void)state;
     bp_schedule_config config = default_config();
     config.streams = BP_STREAMS_UNIFIED;
     /* steps 0 to 2 forward, then two halves each of units 2, 1, 0 */
@@ -303,9 +292,8 @@ static void test_unified_streams(void **state)
 }
 
 /* Step 0 is the embedding, step 4 the output layer. */
-static void test_outside_steps(void **state)
+TEST(test_outside_steps)
 {
-    (void)state;
     bp_schedule_config config = default_config();
     config.outside = BP_OUTSIDE_PREFETCHES_SUCCESSOR;
     config.prefetch = 2;
@@ -316,9 +304,8 @@ static void test_outside_steps(void **state)
     assert_live(&config, PARAM, forward);
 }
 
-static void test_kept_parameters(void **state)
+TEST(test_kept_parameters)
 {
-    (void)state;
     bp_schedule_config config = default_config();
     config.keep_after_forward = 1;
     static const char *const expected[] = {"XXXXXX", "XXXXX.", ".XXX.."};
@@ -329,9 +316,8 @@ static void test_kept_parameters(void **state)
 }
 
 /* A unit's row-wise parameters are live with its transpose and the next one. */
-static void test_recompute_of_fp8(void **state)
+TEST(test_recompute_of_fp8)
 {
-    (void)state;
     bp_schedule_config config = default_config();
     config.recompute = 1;
     static const char *const expected[] = {"X....X", "....XX", "XX..X.", "...XX.", ".XXX..", "...X.."};
@@ -339,9 +325,8 @@ static void test_recompute_of_fp8(void **state)
 }
 
 /* F F, then one combined pass per microbatch, then B B; here one microbatch: F C B. */
-static void test_combined_pass(void **state)
+TEST(test_combined_pass)
 {
-    (void)state;
     bp_schedule_config config = default_config();
     config.combined = 1;
     config.prefetch = 0;
@@ -353,16 +338,15 @@ static void test_combined_pass(void **state)
 
 /* ---- lanes ---------------------------------------------------------------------------------------------------------- */
 
-static void test_lanes_of_roles(void **state)
+TEST(test_lanes_of_roles)
 {
-    (void)state;
     static const uint32_t lanes[BP_ROLE_COUNT][2] = {
         {BP_LANE_GATHER, BP_LANE_COMPUTE},       {BP_LANE_GATHER, BP_LANE_COMPUTE},  {BP_LANE_COMPUTE, BP_LANE_REDUCE},
         {BP_LANE_COMPUTE, BP_LANE_OUTER_REDUCE}, {BP_LANE_COMPUTE, BP_LANE_COMPUTE}, {BP_LANE_COMPUTE, BP_LANE_COMPUTE},
         {BP_LANE_COMPUTE, BP_LANE_COMPUTE}};
     scenario_options options = DEFAULTS;
     options.roles = PARAM | TRANSPOSE | GRAD | GRAD_COMM | STATE;
-    scenario s = make_scenario(model_of_units(4), options);
+    SCOPED(free_scenario) scenario s = make_scenario(model_of_units(4), options);
     size_t intervals = 0;
     for (size_t r = 0; r < bp_buckets_get_info(s.buckets)->request_count; r++) {
         bp_request request = bp_buckets_get_info(s.buckets)->requests[r];
@@ -375,15 +359,13 @@ static void test_lanes_of_roles(void **state)
         }
     }
     assert_int_equal(intervals, 4 * BP_ROLE_COUNT);
-    free_scenario(&s);
 }
 
 /* ---- errors --------------------------------------------------------------------------------------------------------- */
 
-static void test_config_errors(void **state)
+TEST(test_config_errors)
 {
-    (void)state;
-    scenario s = scenario_of_kinds("xyz");
+    SCOPED(free_scenario) scenario s = scenario_of_kinds("xyz");
     bp_schedule *schedule = NULL;
     bp_schedule_config config = default_config();
     config.passes = (bp_passes)3;
@@ -409,20 +391,6 @@ static void test_config_errors(void **state)
     assert_fails(bp_schedule_create_training(s.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "overrides[1]",
                  "\"u2\"");
     assert_null(schedule);
-    free_scenario(&s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_options_against_simulated_runtime),
-        cmocka_unit_test(test_unified_streams),
-        cmocka_unit_test(test_outside_steps),
-        cmocka_unit_test(test_kept_parameters),
-        cmocka_unit_test(test_recompute_of_fp8),
-        cmocka_unit_test(test_combined_pass),
-        cmocka_unit_test(test_lanes_of_roles),
-        cmocka_unit_test(test_config_errors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,10 +1,5 @@
 /* Intervals and errors of training schedules and recorded ones. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/plan.h>
 
@@ -40,7 +35,7 @@ static void assert_training_step(uint32_t n, scenario_options options)
     bp_model *model = new_model();
     for (uint32_t u = 0; u < n; u++)
         add_bucket(model, add_numbered_unit(model, u), BP_DTYPE_FP8_E4M3, 10, 0);
-    scenario s = make_scenario(model, options);
+    SCOPED(free_scenario) scenario s = make_scenario(model, options);
     uint32_t p = options.prefetch, g = options.grad_units, steps = options.eval ? n : 2 * n;
     bool transposes = options.roles & TRANSPOSE && !options.eval;
     assert_int_equal(bp_schedule_get_info(s.schedule)->step_count, steps);
@@ -62,12 +57,10 @@ static void assert_training_step(uint32_t n, scenario_options options)
         assert_int_equal(step.phase, i < n ? BP_PHASE_FORWARD : BP_PHASE_BACKWARD);
         assert_int_equal(step.unit, i < n ? i : 2 * n - 1 - i);
     }
-    free_scenario(&s);
 }
 
-static void test_training_intervals(void **state)
+TEST(test_training_intervals)
 {
-    (void)state;
     for (uint32_t n = 1; n <= 6; n++) {
         for (uint32_t prefetch = 0; prefetch <= 7; prefetch++) {
             for (uint32_t grad_units = 1; grad_units <= 7; grad_units++) {
@@ -83,9 +76,8 @@ static void test_training_intervals(void **state)
 }
 
 /* "outer" holds "inner", and both run before "last": steps 0 to 2 forward, 3 to 5 backward. */
-static void test_nested_intervals(void **state)
+TEST(test_nested_intervals)
 {
-    (void)state;
     bp_model *model = new_model();
     int32_t outer = add_unit(model, "outer", BP_OUTSIDE), inner = add_unit(model, "inner", outer);
     int32_t last = add_unit(model, "last", BP_OUTSIDE);
@@ -94,17 +86,15 @@ static void test_nested_intervals(void **state)
     add_bucket(model, last, BP_DTYPE_BF16, 1, 0);
     scenario_options options = PARAM_ONLY;
     options.prefetch = 0;
-    scenario s = make_scenario(model, options);
+    SCOPED(free_scenario) scenario s = make_scenario(model, options);
     assert_int_equal(bp_schedule_get_info(s.schedule)->step_count, 6);
     assert_intervals(&s, 0, 0, 2, 4, 6);
     assert_intervals(&s, 1, 1, 2, 4, 5);
     assert_intervals(&s, 2, 2, 3, 3, 4);
-    free_scenario(&s);
 }
 
-static void test_recorded_intervals(void **state)
+TEST(test_recorded_intervals)
 {
-    (void)state;
     bp_model *model = new_model();
     int32_t a = add_unit(model, "a", BP_OUTSIDE), b = add_unit(model, "b", BP_OUTSIDE);
     add_bucket(model, a, BP_DTYPE_BF16, 1, 0);
@@ -118,22 +108,20 @@ static void test_recorded_intervals(void **state)
     add_event(model, 1, a, 0);
     add_event(model, 0, a, 0);
     scenario_options options = {.roles = PARAM, .recorded = 1};
-    scenario s = make_scenario(model, options);
+    SCOPED(free_scenario) scenario s = make_scenario(model, options);
     assert_int_equal(bp_schedule_get_info(s.schedule)->step_count, 7);
     assert_intervals(&s, 0, 0, 2, 5, 6);
     assert_intervals(&s, 1, 0, 4, 0, 0);
     assert_intervals(&s, 2, 1, 3, 0, 0);
-    free_scenario(&s);
 }
 
 /* ---- errors -------------------------------------------------------------------------------------------------------- */
 
-static void test_training_schedule_errors(void **state)
+TEST(test_training_schedule_errors)
 {
-    (void)state;
-    scenario s = scenario_of_kinds("xy");
+    SCOPED(free_scenario) scenario s = scenario_of_kinds("xy");
     bp_schedule_config config;
-    bp_schedule *schedule = NULL;
+    SCOPED(bp_schedule_destroy) bp_schedule *schedule = NULL;
     assert_ok(bp_schedule_config_init(&config, sizeof config));
     config.grad_units = 0;
     assert_fails(bp_schedule_create_training(s.buckets, &config, &schedule), BP_ERR_INVALID_ARGUMENT, "grad_units");
@@ -153,15 +141,13 @@ static void test_training_schedule_errors(void **state)
     assert_ok(bp_schedule_create_training(s.buckets, NULL, &schedule)); /* the defaults: prefetch depth 1 */
     assert_int_equal(intervals_of(schedule, 1, &count)[0].begin, 0);
     assert_int_equal(intervals_of(schedule, 1, &count)[0].end, 3);
-    bp_schedule_destroy(&schedule);
-    free_scenario(&s);
 }
 
 /* Events of two units "alpha" (two buckets) and "beta": "A" acquires alpha, "a" releases it, "B" and "b" likewise beta,
  * "0" and "1" acquire a bucket of alpha, "z" and "o" release them, "9" acquires one that does not exist. */
 static void assert_recording_fails(const char *events, const char *position, const char *name)
 {
-    bp_model *model = new_model();
+    SCOPED(bp_model_destroy) bp_model *model = new_model();
     int32_t alpha = add_unit(model, "alpha", BP_OUTSIDE), beta = add_unit(model, "beta", BP_OUTSIDE);
     add_bucket(model, alpha, BP_DTYPE_BF16, 10, 0);
     add_bucket(model, alpha, BP_DTYPE_BF16, 20, 0);
@@ -178,8 +164,8 @@ static void assert_recording_fails(const char *events, const char *position, con
     bp_buckets_config config;
     assert_ok(bp_buckets_config_init(&config, sizeof config));
     config.roles = PARAM;
-    bp_buckets *buckets = NULL;
-    bp_schedule *schedule = NULL;
+    SCOPED(bp_buckets_destroy) bp_buckets *buckets = NULL;
+    SCOPED(bp_schedule_destroy) bp_schedule *schedule = NULL;
     assert_ok(bp_buckets_create(model, &config, &buckets));
     bp_status status = bp_schedule_create_recorded(model, buckets, NULL, &schedule);
     if (name == NULL)
@@ -189,14 +175,10 @@ static void assert_recording_fails(const char *events, const char *position, con
     else
         assert_fails(status, BP_ERR_SCHEDULE, position, name);
     assert_int_equal(status == BP_OK, schedule != NULL);
-    bp_schedule_destroy(&schedule);
-    bp_buckets_destroy(&buckets);
-    bp_model_destroy(&model);
 }
 
-static void test_recorded_schedule_errors(void **state)
+TEST(test_recorded_schedule_errors)
 {
-    (void)state;
     assert_recording_fails("ABab", "", NULL);
     assert_recording_fails("A0", "event 1", "alpha");
     assert_recording_fails("01BzobAa", "", NULL);
@@ -212,21 +194,12 @@ static void test_recorded_schedule_errors(void **state)
     add_bucket(model, add_unit(model, "a", BP_OUTSIDE), BP_DTYPE_BF16, 10, 0);
     assert_fails(try_event(model, 1, 1, -1), BP_ERR_INVALID_ARGUMENT, "1");
     assert_fails(try_event(model, 1, -1, -1), BP_ERR_INVALID_ARGUMENT, "-1");
-    scenario s = make_scenario(model, PARAM_ONLY);
+    SCOPED(free_scenario) scenario s = make_scenario(model, PARAM_ONLY);
     bp_schedule *schedule = NULL;
     assert_fails(bp_schedule_create_recorded(s.model, s.buckets, NULL, &schedule), BP_ERR_INVALID_ARGUMENT, "event");
     assert_fails(bp_schedule_create_recorded(NULL, s.buckets, NULL, &schedule), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_fails(bp_schedule_create_recorded(s.model, NULL, NULL, &schedule), BP_ERR_INVALID_ARGUMENT, NULL);
     assert_null(schedule);
-    free_scenario(&s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_training_intervals),       cmocka_unit_test(test_nested_intervals),
-        cmocka_unit_test(test_recorded_intervals),       cmocka_unit_test(test_training_schedule_errors),
-        cmocka_unit_test(test_recorded_schedule_errors),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

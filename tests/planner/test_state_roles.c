@@ -1,10 +1,5 @@
 /* State that a rank keeps between steps: shards of parameters, reduced gradients and optimizer tensors. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/plan.h>
 
@@ -66,14 +61,13 @@ static uint64_t bytes_of(const bp_buckets *buckets, uint32_t bucket, uint32_t ro
 /* ---- sizes ----------------------------------------------------------------------------------------------------------- */
 
 /* 10 elements on 4 ranks: a shard of 3 in all three roles. */
-static void test_shards(void **state)
+TEST(test_shards)
 {
-    (void)state;
-    bp_model *model = new_model();
+    SCOPED(bp_model_destroy) bp_model *model = new_model();
     add_bucket(model, add_numbered_unit(model, 0), BP_DTYPE_BF16, 9, 10);
     bp_buckets_config config = config_of(BP_BUCKETING_GIVEN, BP_PADDING_GIVEN, 4);
     assert_int_equal(config.optimizer_tensors, 3);
-    bp_buckets *buckets = make_buckets(model, &config);
+    SCOPED(bp_buckets_destroy) bp_buckets *buckets = make_buckets(model, &config);
     assert_int_equal(bytes_of(buckets, 0, BP_ROLE_STATE, BP_DTYPE_BF16), 3 * 2);
     assert_int_equal(bytes_of(buckets, 0, BP_ROLE_MAIN_GRAD, BP_DTYPE_FP32), 3 * 4);
     assert_int_equal(bytes_of(buckets, 0, BP_ROLE_OPTIMIZER, BP_DTYPE_FP32), 3 * 3 * 4);
@@ -98,28 +92,23 @@ static void test_shards(void **state)
     buckets = make_buckets(model, &config);
     assert_int_equal(bytes_of(buckets, 0, BP_ROLE_OPTIMIZER, BP_DTYPE_UINT8), 0);
     assert_int_equal(bytes_of(buckets, 0, BP_ROLE_MAIN_GRAD, BP_DTYPE_BF16), 3 * 2);
-    bp_buckets_destroy(&buckets);
-    bp_model_destroy(&model);
 }
 
 /* A packed bucket on 2 ranks: 5 bf16 and 3 fp32 trained parameters, 7 frozen ones. */
-static void test_packed_buckets(void **state)
+TEST(test_packed_buckets)
 {
-    (void)state;
-    bp_model *model = new_model();
+    SCOPED(bp_model_destroy) bp_model *model = new_model();
     int32_t unit = add_numbered_unit(model, 0);
     add_parameter(model, unit, "a", 5, BP_DTYPE_BF16, 0);
     add_parameter(model, unit, "b", 3, BP_DTYPE_FP32, 0);
     add_parameter(model, unit, "c", 7, BP_DTYPE_FP32, BP_PARAMETER_FROZEN);
     bp_buckets_config config = config_of(BP_BUCKETING_FSDP2, BP_PADDING_FSDP2, 2);
-    bp_buckets *buckets = make_buckets(model, &config);
+    SCOPED(bp_buckets_destroy) bp_buckets *buckets = make_buckets(model, &config);
     assert_int_equal(bp_buckets_get_info(buckets)->bucket_count, 1);
     assert_int_equal(bytes_of(buckets, 0, BP_ROLE_STATE, BP_DTYPE_UINT8), (6 * 2 + 4 * 4 + 8 * 4) / 2);
     assert_int_equal(bytes_of(buckets, 0, BP_ROLE_MAIN_GRAD, BP_DTYPE_FP32), (6 + 4) / 2 * 4);
     assert_int_equal(bytes_of(buckets, 0, BP_ROLE_OPTIMIZER, BP_DTYPE_FP32), (6 + 4) / 2 * 4 * 3);
     assert_int_equal(bp_buckets_get_info(buckets)->buckets[0].grad_dtype, BP_DTYPE_FP32); /* holds both */
-    bp_buckets_destroy(&buckets);
-    bp_model_destroy(&model);
 }
 
 static bp_model *model_with_frozen(void)
@@ -137,12 +126,11 @@ static bp_model *model_with_frozen(void)
     return model;
 }
 
-static void test_frozen_buckets_have_no_state(void **state)
+TEST(test_frozen_buckets_have_no_state)
 {
-    (void)state;
-    bp_model *model = model_with_frozen();
+    SCOPED(bp_model_destroy) bp_model *model = model_with_frozen();
     bp_buckets_config config = config_of(BP_BUCKETING_GIVEN, BP_PADDING_GIVEN, 4);
-    bp_buckets *buckets = make_buckets(model, &config);
+    SCOPED(bp_buckets_destroy) bp_buckets *buckets = make_buckets(model, &config);
     for (uint32_t i = 0; i < bp_buckets_get_info(buckets)->bucket_count; i++) {
         bp_bucket bucket = bp_buckets_get_info(buckets)->buckets[i];
         bool trained = !bucket.frozen;
@@ -151,15 +139,12 @@ static void test_frozen_buckets_have_no_state(void **state)
         assert_int_equal(bytes_of(buckets, i, BP_ROLE_MAIN_GRAD, BP_DTYPE_FP32) > 0, trained);
         assert_int_equal(bytes_of(buckets, i, BP_ROLE_OPTIMIZER, BP_DTYPE_FP32) > 0, trained);
     }
-    bp_buckets_destroy(&buckets);
-    bp_model_destroy(&model);
 }
 
-static void test_errors(void **state)
+TEST(test_errors)
 {
-    (void)state;
-    bp_model *model = new_model();
-    bp_buckets *buckets = NULL;
+    SCOPED(bp_model_destroy) bp_model *model = new_model();
+    SCOPED(bp_buckets_destroy) bp_buckets *buckets = NULL;
     add_bucket(model, add_numbered_unit(model, 0), BP_DTYPE_BF16, UINT64_C(1) << 56, 0);
     bp_buckets_config config = config_of(BP_BUCKETING_GIVEN, BP_PADDING_GIVEN, 1);
     config.optimizer_tensors = 1u << 20;
@@ -173,8 +158,6 @@ static void test_errors(void **state)
     assert_null(buckets);
     config.optimizer_dtype = BP_DTYPE_NONE;
     buckets = make_buckets(model, &config);
-    bp_buckets_destroy(&buckets);
-    bp_model_destroy(&model);
 }
 
 /* ---- plans ----------------------------------------------------------------------------------------------------------- */
@@ -209,18 +192,17 @@ static uint64_t aligned_sum(const bp_buckets *buckets, uint32_t role)
     return sum;
 }
 
-static void test_separate_slabs(void **state)
+TEST(test_separate_slabs)
 {
-    (void)state;
     static const uint32_t roles[] = {BP_ROLE_STATE, BP_ROLE_MAIN_GRAD, BP_ROLE_OPTIMIZER};
     scenario_options options = DEFAULTS;
     options.roles = PARAM | GRAD | STATE;
     for (uint32_t joint = 0; joint <= 1; joint++) {
         for (int policy = BP_POLICY_FIXED; policy <= BP_POLICY_SCHEDULED; policy++) {
-            scenario s = make_scenario(model_with_frozen(), options);
+            SCOPED(free_scenario) scenario s = make_scenario(model_with_frozen(), options);
             bp_plan_config config = plan_config((bp_policy)policy, 0, BP_FALLBACK_PERSISTENT);
             config.joint = joint;
-            bp_plan *plan = NULL;
+            SCOPED(bp_plan_destroy) bp_plan *plan = NULL;
             assert_ok(bp_plan_create(s.buckets, s.schedule, &config, &plan));
             assert_ok(bp_plan_check(plan, s.buckets, s.schedule));
             for (size_t i = 0; i < sizeof roles / sizeof *roles; i++) {
@@ -228,20 +210,17 @@ static void test_separate_slabs(void **state)
                 assert_string_equal(slab.group, bp_role_name((bp_role)roles[i]));
                 assert_int_equal(slab.bytes, aligned_sum(s.buckets, roles[i]));
             }
-            bp_plan_destroy(&plan);
-            free_scenario(&s);
         }
     }
 }
 
 /* Training and evaluation of the same buckets in one plan: state is live in both. */
-static void test_live_in_evaluation(void **state)
+TEST(test_live_in_evaluation)
 {
-    (void)state;
     scenario_options options = DEFAULTS;
     options.roles = PARAM | GRAD | STATE;
     options.eval = 1;
-    scenario s = make_scenario(model_with_frozen(), options);
+    SCOPED(free_scenario) scenario s = make_scenario(model_with_frozen(), options);
     for (size_t i = 0; i < bp_buckets_get_info(s.buckets)->request_count; i++) {
         size_t count;
         const bp_request r = bp_buckets_get_info(s.buckets)->requests[i];
@@ -252,7 +231,6 @@ static void test_live_in_evaluation(void **state)
         assert_int_equal(live[0].begin, 0);
         assert_int_equal(live[0].end, bp_schedule_get_info(s.schedule)->step_count);
     }
-    free_scenario(&s);
 }
 
 /* ---- release groups --------------------------------------------------------------------------------------------------- */
@@ -262,13 +240,12 @@ static void fingerprint_of(const bp_plan *plan, char fingerprint[BP_FINGERPRINT_
     assert_ok(bp_plan_fingerprint(plan, fingerprint));
 }
 
-static void test_groups(void **state)
+TEST(test_groups)
 {
-    (void)state;
     scenario_options options = DEFAULTS;
     options.roles = PARAM | MAIN_GRAD | OPTIMIZER;
-    scenario s = make_scenario(model_with_frozen(), options);
-    bp_plan *plan = make_max(&s, 0);
+    SCOPED(free_scenario) scenario s = make_scenario(model_with_frozen(), options);
+    SCOPED(bp_plan_destroy) bp_plan *plan = make_max(&s, 0);
     char before[BP_FINGERPRINT_CHARS], after[BP_FINGERPRINT_CHARS], name[] = "trained";
     const bp_plan_info *info = bp_plan_get_info(plan);
     assert_int_equal(info->slab_count, 3);
@@ -298,24 +275,9 @@ static void test_groups(void **state)
     assert_ok(bp_plan_set_group(plan, 1, "main_grad"));
     assert_ok(bp_plan_set_group(plan, 2, "optimizer"));
     fingerprint_of(plan, after);
-    bp_plan *fresh = make_max(&s, 0);
+    SCOPED(bp_plan_destroy) bp_plan *fresh = make_max(&s, 0);
     fingerprint_of(fresh, before);
     assert_string_equal(before, after);
-    bp_plan_destroy(&fresh);
-    bp_plan_destroy(&plan);
-    free_scenario(&s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_packed_buckets),
-        cmocka_unit_test(test_frozen_buckets_have_no_state),
-        cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_separate_slabs),
-        cmocka_unit_test(test_live_in_evaluation),
-        cmocka_unit_test(test_groups),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

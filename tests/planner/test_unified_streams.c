@@ -1,11 +1,6 @@
 /* Unified streams: conflicts against instances that were made without this library. Their rows are the requests of a model, parameters
  * first; each step of forward and backward is two steps there. Arguments: the source directory. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/formats.h>
 
@@ -96,11 +91,11 @@ static void assert_same_conflicts(const char *file, const char *model, uint32_t 
 {
     static row rows[MOST_ROWS];
     size_t requests[MOST_ROWS], row_count = read_rows(file, rows), conflicts = 0;
-    bp_buckets *buckets = read_buckets(model, ep, padding);
+    SCOPED(bp_buckets_destroy) bp_buckets *buckets = read_buckets(model, ep, padding);
     bp_schedule_config config;
     assert_ok(bp_schedule_config_init(&config, sizeof config));
     config.streams = BP_STREAMS_UNIFIED;
-    bp_schedule *schedule;
+    SCOPED(bp_schedule_destroy) bp_schedule *schedule = NULL;
     assert_ok(bp_schedule_create_training(buckets, &config, &schedule));
     assert_int_equal(order_requests(buckets, requests), row_count);
     for (size_t a = 0; a < row_count; a++) {
@@ -114,13 +109,10 @@ static void assert_same_conflicts(const char *file, const char *model, uint32_t 
         }
     }
     assert_true(conflicts > row_count);
-    bp_schedule_destroy(&schedule);
-    bp_buckets_destroy(&buckets);
 }
 
-static void test_conflicts_of_models(void **state)
+TEST(test_conflicts_of_models)
 {
-    (void)state;
     assert_same_conflicts("Llama-3.1-8B_EP1_lcm_serial_joint_bf16.csv", "Llama-3.1-8B", 1, BP_PADDING_MEGATRON_LCM);
     assert_same_conflicts("Nemotron-3-Nano-30B-A3B_EP8_split_serial_joint_bf16.csv", "Nemotron-3-Nano-30B-A3B", 8,
                           BP_PADDING_MEGATRON_SPLIT);
@@ -132,6 +124,5 @@ int main(int argc, char **argv)
     if (argc != 2)
         return 2;
     source_root = argv[1];
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_conflicts_of_models)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_registered(NULL, NULL, NULL, NULL);
 }

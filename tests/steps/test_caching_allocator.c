@@ -1,10 +1,5 @@
 /* The model of PyTorch's caching allocator: its rules one by one, and random programs against the reference model. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -43,9 +38,8 @@ static uint64_t reserved(const bp_caching_allocator *allocator)
 
 /* ---- rules ------------------------------------------------------------------------------------------------------- */
 
-static void test_rounding(void **state)
+TEST(test_rounding)
 {
-    (void)state;
     bp_caching_settings settings = defaults();
     assert_int_equal(bp_caching_round(&settings, 1), 512);
     assert_int_equal(bp_caching_round(&settings, 512), 512);
@@ -60,9 +54,8 @@ static void test_rounding(void **state)
     assert_int_equal(bp_caching_round(&settings, ((uint64_t)1 << 40) + 1), (uint64_t)3 << 39);
 }
 
-static void test_segment_sizes(void **state)
+TEST(test_segment_sizes)
 {
-    (void)state;
     const struct {
         uint64_t bytes, segment;
     } rows[] = {{1, 2 * MIB},         {MIB, 2 * MIB},          {MIB + 1, 20 * MIB}, {10 * MIB - 512, 20 * MIB},
@@ -77,9 +70,8 @@ static void test_segment_sizes(void **state)
     bp_caching_destroy(&(bp_caching_allocator *){NULL});
 }
 
-static void test_splits(void **state)
+TEST(test_splits)
 {
-    (void)state;
     bp_caching_allocator *allocator = create(defaults());
     bp_caching_block *small = allocate(allocator, 512, 0), *next = allocate(allocator, 512, 0);
     assert_int_equal(bp_caching_address(next), bp_caching_address(small) + 512);
@@ -93,9 +85,8 @@ static void test_splits(void **state)
     bp_caching_destroy(&allocator);
 }
 
-static void test_merging(void **state)
+TEST(test_merging)
 {
-    (void)state;
     bp_caching_allocator *allocator = create(defaults());
     bp_caching_block *a = allocate(allocator, 3 * MIB, 0), *b = allocate(allocator, 4 * MIB, 0),
                      *c = allocate(allocator, 5 * MIB, 0);
@@ -114,9 +105,8 @@ static void test_merging(void **state)
     bp_caching_destroy(&allocator);
 }
 
-static void test_streams(void **state)
+TEST(test_streams)
 {
-    (void)state;
     bp_caching_allocator *allocator = create(defaults());
     bp_caching_block *block = allocate(allocator, 30 * MIB, 7), *other;
     uint64_t address = bp_caching_address(block);
@@ -130,9 +120,8 @@ static void test_streams(void **state)
     bp_caching_destroy(&allocator);
 }
 
-static void test_failures(void **state)
+TEST(test_failures)
 {
-    (void)state;
     bp_caching_settings settings = defaults();
     settings.device_bytes = 100 * MIB;
     bp_caching_allocator *allocator = create(settings);
@@ -148,9 +137,8 @@ static void test_failures(void **state)
 }
 
 /* Blocks of 40 MiB and more are not split, and serve requests that leave less than 20 MiB of them unused. */
-static void test_max_split(void **state)
+TEST(test_max_split)
 {
-    (void)state;
     bp_caching_settings settings = defaults();
     settings.max_split_bytes = 40 * MIB;
     bp_caching_allocator *allocator = create(settings);
@@ -162,9 +150,8 @@ static void test_max_split(void **state)
     bp_caching_destroy(&allocator);
 }
 
-static void test_garbage_collection(void **state)
+TEST(test_garbage_collection)
 {
-    (void)state;
     bp_caching_settings settings = defaults();
     settings.limit_bytes = 200 * MIB;
     settings.garbage_collection_threshold = 0.6;
@@ -181,9 +168,8 @@ static void test_garbage_collection(void **state)
     bp_caching_destroy(&allocator);
 }
 
-static void test_expandable(void **state)
+TEST(test_expandable)
 {
-    (void)state;
     bp_caching_settings settings = defaults();
     settings.expandable_segments = true;
     bp_caching_allocator *allocator = create(settings);
@@ -208,9 +194,8 @@ static void test_expandable(void **state)
     bp_caching_destroy(&allocator);
 }
 
-static void test_no_split_pool(void **state)
+TEST(test_no_split_pool)
 {
-    (void)state;
     bp_caching_allocator *allocator = create(defaults());
     bp_caching_block *block;
     assert_ok(bp_caching_set_pool(allocator, 1, false, true));
@@ -219,9 +204,8 @@ static void test_no_split_pool(void **state)
     bp_caching_destroy(&allocator);
 }
 
-static void test_settings(void **state)
+TEST(test_settings)
 {
-    (void)state;
     bp_caching_allocator *allocator = NULL;
     bp_caching_settings settings = defaults();
     settings.roundup_power2_divisions[3] = 3;
@@ -244,9 +228,8 @@ static void test_settings(void **state)
     assert_null(allocator);
 }
 
-static void test_states(void **state)
+TEST(test_states)
 {
-    (void)state;
     bp_caching_settings settings = defaults();
     settings.expandable_segments = true;
     bp_caching_allocator *allocator = create(settings);
@@ -365,9 +348,8 @@ static void free_in_both(program *p)
     p->live[i] = p->live[--p->count];
 }
 
-static void test_random_programs(void **state)
+TEST(test_random_programs)
 {
-    (void)state;
     static program p;
     for (int round = 0, rounds = share_of(300); round < rounds; round++) {
         seed((uint64_t)round);
@@ -394,16 +376,4 @@ static void test_random_programs(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rounding),        cmocka_unit_test(test_segment_sizes),
-        cmocka_unit_test(test_splits),          cmocka_unit_test(test_merging),
-        cmocka_unit_test(test_streams),         cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_max_split),       cmocka_unit_test(test_garbage_collection),
-        cmocka_unit_test(test_expandable),      cmocka_unit_test(test_no_split_pool),
-        cmocka_unit_test(test_settings),        cmocka_unit_test(test_states),
-        cmocka_unit_test(test_random_programs),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,11 +1,6 @@
 /* Traces through the model of PyTorch's caching allocator: snapshots that PyTorch recorded (tests/data/snapshots), hand-made traces, and random
  * ones that no allocator could have recorded. Argument: the source folder. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,9 +38,8 @@ static bp_trace_file *read_snapshot(const char *name, const bp_trace **trace)
 
 /* ---- snapshots --------------------------------------------------------------------------------------------------- */
 
-static void test_snapshots_are_reproduced(void **state)
+TEST(test_snapshots_are_reproduced)
 {
-    (void)state;
     uint64_t failures = 0, releases = 0;
     for (size_t i = 0; i < SNAPSHOTS; i++) {
         const bp_trace *trace;
@@ -75,9 +69,8 @@ static void test_snapshots_are_reproduced(void **state)
 }
 
 /* With segments and rounding that the recorded allocator did not have. */
-static void test_other_settings_depart(void **state)
+TEST(test_other_settings_depart)
 {
-    (void)state;
     for (size_t i = 0; i < SNAPSHOTS; i++) {
         const bp_trace *trace;
         bp_trace_file *file = read_snapshot(snapshots[i].name, &trace);
@@ -96,9 +89,8 @@ static void test_other_settings_depart(void **state)
     }
 }
 
-static void test_snapshots_are_played(void **state)
+TEST(test_snapshots_are_played)
 {
-    (void)state;
     for (size_t i = 0; i < SNAPSHOTS; i++) {
         const bp_trace *trace;
         bp_trace_file *file = read_snapshot(snapshots[i].name, &trace);
@@ -215,9 +207,8 @@ static void end_two_blocks(made_trace *made)
     add_block(made, GIB + 8 * MIB, 12 * MIB, false);
 }
 
-static void test_departures(void **state)
+TEST(test_departures)
 {
-    (void)state;
     made_trace made;
     begin_two_blocks(&made);
     end_two_blocks(&made);
@@ -285,9 +276,8 @@ static void test_departures(void **state)
     assert_int_equal(check(&made).first.kind, BP_DEPARTURE_TRACE);
 }
 
-static void test_mapping_departs(void **state)
+TEST(test_mapping_departs)
 {
-    (void)state;
     made_trace made;
     begin(&made);
     made.trace.settings = (bp_trace_settings){.recorded = true, .expandable_segments = true, .text = ""};
@@ -317,9 +307,8 @@ static void test_mapping_departs(void **state)
 
 /* The ring lost the allocations of two blocks; one of them is 0.5 MiB larger than its rounded size, because the rest was too small to be split
  * off. A later allocation behind it shows that. */
-static void test_sizes_before_the_ring(void **state)
+TEST(test_sizes_before_the_ring)
 {
-    (void)state;
     made_trace made;
     begin(&made);
     uint64_t first = 5 * MIB + MIB / 2;
@@ -342,9 +331,8 @@ static void test_sizes_before_the_ring(void **state)
     assert_int_equal(played.counters.active_bytes, 8 * MIB);
 }
 
-static void test_free_play(void **state)
+TEST(test_free_play)
 {
-    (void)state;
     made_trace made;
     bp_play_options options;
     bp_play_result result;
@@ -442,9 +430,8 @@ static bp_play_result play_made(const made_trace *made, bp_play_unclear unclear)
     return result;
 }
 
-static void test_empty_cache(void **state)
+TEST(test_empty_cache)
 {
-    (void)state;
     made_trace made;
     bp_play_result result;
     /* Stacks decide: of empty_cache, or of the allocation that follows. */
@@ -494,9 +481,8 @@ static void test_empty_cache(void **state)
 }
 
 /* Recordings on fake tensors have no segments. Pending frees are completed first, and live blocks keep their segments. */
-static void test_empty_cache_without_segments(void **state)
+TEST(test_empty_cache_without_segments)
 {
-    (void)state;
     made_trace made;
     begin(&made);
     add(&made, BP_TRACE_ALLOC, GIB, 30 * MIB);
@@ -524,9 +510,8 @@ static void test_empty_cache_without_segments(void **state)
     }
 }
 
-static void test_arguments(void **state)
+TEST(test_arguments)
 {
-    (void)state;
     made_trace made;
     bp_check_result result;
     bp_play_result played;
@@ -558,9 +543,8 @@ static uint64_t odd_number(void)
     }
 }
 
-static void test_hostile_traces(void **state)
+TEST(test_hostile_traces)
 {
-    (void)state;
     made_trace made;
     for (int round = 0, rounds = share_of(4000); round < rounds; round++) {
         seed((uint64_t)round);
@@ -592,9 +576,8 @@ static void test_hostile_traces(void **state)
 }
 
 /* Each allocation of host memory fails, one after the other. */
-static void test_host_memory(void **state)
+TEST(test_host_memory)
 {
-    (void)state;
     const bp_trace *trace;
     for (size_t i = 0; i < SNAPSHOTS; i += 3) {
         bp_trace_file *file = read_snapshot(snapshots[i].name, &trace);
@@ -623,19 +606,5 @@ int main(int argc, char **argv)
     if (argc != 2)
         return 1;
     source_root = argv[1];
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_snapshots_are_reproduced),
-        cmocka_unit_test(test_other_settings_depart),
-        cmocka_unit_test(test_snapshots_are_played),
-        cmocka_unit_test(test_departures),
-        cmocka_unit_test(test_mapping_departs),
-        cmocka_unit_test(test_sizes_before_the_ring),
-        cmocka_unit_test(test_free_play),
-        cmocka_unit_test(test_empty_cache),
-        cmocka_unit_test(test_empty_cache_without_segments),
-        cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_hostile_traces),
-        cmocka_unit_test(test_host_memory),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_registered(NULL, NULL, NULL, NULL);
 }

@@ -1,10 +1,5 @@
 /* Models, buckets, schedules and plans of the planner tests. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/plan.h>
 
@@ -18,29 +13,6 @@
 
 const scenario_options DEFAULTS = {.roles = PARAM | GRAD, .prefetch = 1, .grad_units = 2};
 const scenario_options PARAM_ONLY = {.roles = PARAM, .prefetch = 1, .grad_units = 2};
-
-void check_ok(bp_status status, const char *call, const char *file, int line)
-{
-    if (status == BP_OK)
-        return;
-    print_error("%s\n%s: %s\n", call, bp_status_name(status), bp_error_detail());
-    _fail(file, line);
-}
-
-void check_failure(bp_status status, bp_status expected, const char *const *words, const char *file, int line)
-{
-    if (status != expected) {
-        print_error("status \"%s\", expected \"%s\": %s\n", bp_status_name(status), bp_status_name(expected),
-                    bp_error_detail());
-        _fail(file, line);
-    }
-    for (; *words != NULL; words++) {
-        if (strstr(bp_error_detail(), *words) == NULL) {
-            print_error("\"%s\" is not in: %s\n", *words, bp_error_detail());
-            _fail(file, line);
-        }
-    }
-}
 
 /* xorshift64* */
 static uint64_t random_state;

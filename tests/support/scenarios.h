@@ -2,6 +2,8 @@
 #ifndef BP_TEST_PLANNER_SCENARIOS_H
 #define BP_TEST_PLANNER_SCENARIOS_H
 
+#include "support/harness.h"
+
 #include <bucketpool/plan.h>
 
 #include <stdbool.h>
@@ -15,18 +17,7 @@
 
 #define MOST_REQUESTS 256 /* of a scenario for the reference model */
 
-/* ---- statuses ------------------------------------------------------------------------------------------------------ */
-
-#define assert_ok(status) check_ok(status, #status, __FILE__, __LINE__)
-#define assert_fails(status, expected, ...)                                                                            \
-    check_failure(status, expected, (const char *const[]){__VA_ARGS__, NULL}, __FILE__, __LINE__)
-
 #define assert_invalid(call) assert_fails(call, BP_ERR_INVALID_ARGUMENT, NULL)
-
-void check_ok(bp_status status, const char *call, const char *file, int line);
-
-/* Asserts the status and that the detail contains `words`. */
-void check_failure(bp_status status, bp_status expected, const char *const *words, const char *file, int line);
 
 /* ---- random numbers ------------------------------------------------------------------------------------------------ */
 

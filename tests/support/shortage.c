@@ -8,7 +8,10 @@ _Thread_local allocation_shortage shortage;
 static bool is_refused(void)
 {
     shortage.allocations += shortage.counts;
-    return shortage.fails > 0 && --shortage.fails == 0;
+    if (!(shortage.failed && shortage.keeps) && (shortage.fails == 0 || --shortage.fails > 0))
+        return false;
+    shortage.failures++;
+    return shortage.failed = true;
 }
 
 #define WRAP(name, parameters, arguments)                                                                              \

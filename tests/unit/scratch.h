@@ -2,12 +2,7 @@
 #ifndef BP_TEST_SCRATCH_H
 #define BP_TEST_SCRATCH_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/formats.h>
 
@@ -52,6 +47,8 @@ static inline int scratch_teardown(void **state)
     return 0;
 }
 
+#define SCRATCH_TEST(name) TEST_WITH(name, scratch_setup, scratch_teardown)
+
 /* The path of `name` in the scratch directory; valid for the next three calls. */
 static inline const char *in_scratch(const char *name)
 {
@@ -89,38 +86,6 @@ static inline size_t count_entries(const char *path)
         count++;
     closedir(entries);
     return count - 2;
-}
-
-/* Asserts the status and that the detail contains all words (NULL-terminated). */
-#define assert_fails(status, expected, ...)                                                                            \
-    check_failure(status, expected, (const char *const[]){__VA_ARGS__, NULL}, __FILE__, __LINE__)
-
-static inline void check_failure(bp_status status, bp_status expected, const char *const *words, const char *file,
-                                 int line)
-{
-    if (status != expected) {
-        print_error("status \"%s\", expected \"%s\": %s\n", bp_status_name(status), bp_status_name(expected),
-                    bp_error_detail());
-        _fail(file, line);
-    }
-    for (; *words != NULL; words++) {
-        if (strstr(bp_error_detail(), *words) == NULL) {
-            print_error("\"%s\" is not in: %s\n", *words, bp_error_detail());
-            _fail(file, line);
-        }
-    }
-    for (const char *at = bp_error_detail(); *at != '\0'; at++)
-        assert_false((unsigned char)*at < 0x20);
-}
-
-#define assert_ok(status) check_ok(status, __FILE__, __LINE__)
-
-static inline void check_ok(bp_status status, const char *file, int line)
-{
-    if (status == BP_OK)
-        return;
-    print_error("%s: %s\n", bp_status_name(status), bp_error_detail());
-    _fail(file, line);
 }
 
 static inline bp_parameter parameter_at(const bp_model *model, size_t index)

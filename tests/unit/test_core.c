@@ -1,10 +1,5 @@
 /* Dtypes, statuses and error details, checked arithmetic, SHA-256. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/core/arith.h>
 #include <bucketpool/core/fail.h>
@@ -47,9 +42,8 @@ static void assert_parses(const char *name, bp_dtype expected)
     assert_int_equal(dtype, expected);
 }
 
-static void test_dtype_table(void **state)
+TEST(test_dtype_table)
 {
-    (void)state;
     assert_int_equal(DTYPES, BP_DTYPE_COUNT - 1);
     for (size_t i = 0; i < DTYPES; i++) {
         bp_dtype dtype = (bp_dtype)dtypes[i].value;
@@ -75,9 +69,8 @@ static void test_dtype_table(void **state)
     assert_int_equal(bp_dtype_bits(BP_DTYPE_NONE), 0);
 }
 
-static void test_dtype_spellings(void **state)
+TEST(test_dtype_spellings)
 {
-    (void)state;
     assert_parses("bfloat16", BP_DTYPE_BF16);
     assert_parses("torch.bfloat16", BP_DTYPE_BF16);
     assert_parses("float32", BP_DTYPE_FP32);
@@ -122,9 +115,8 @@ static void assert_no_bytes(bp_dtype dtype, uint64_t numel, bp_status expected)
     assert_int_equal(bytes, 77);
 }
 
-static void test_dtype_bytes(void **state)
+TEST(test_dtype_bytes)
 {
-    (void)state;
     for (size_t i = 0; i < DTYPES; i++) {
         bp_dtype dtype = (bp_dtype)dtypes[i].value;
         for (uint64_t numel = 0; numel < 50; numel++)
@@ -149,9 +141,8 @@ static void test_dtype_bytes(void **state)
 
 /* ---- statuses ------------------------------------------------------------------------------------------------------ */
 
-static void test_status_names(void **state)
+TEST(test_status_names)
 {
-    (void)state;
     static const char *const names[] = {"ok", "invalid argument", "no host memory", "no device memory", "no device"};
     for (int i = 0; i < 5; i++)
         assert_string_equal(bp_status_name((bp_status)i), names[i]);
@@ -172,9 +163,8 @@ static void test_status_names(void **state)
     assert_true(rest == '\0' || rest == '-');
 }
 
-static void test_error_record(void **state)
+TEST(test_error_record)
 {
-    (void)state;
     assert_int_equal(bp_error_record(BP_ERR_CAPTURE, "first"), BP_ERR_CAPTURE);
     assert_string_equal(bp_error_detail(), "first");
     uint64_t bytes;
@@ -207,7 +197,7 @@ static void test_error_record(void **state)
 }
 
 /* Details with foreign text are printable UTF-8. */
-static void test_hostile_details(void **state)
+TEST(test_hostile_details)
 {
     static const struct {
         const char *recorded, *shown;
@@ -250,9 +240,8 @@ static void *other_thread(void *result)
     return NULL;
 }
 
-static void test_error_detail_of_threads(void **state)
+TEST(test_error_detail_of_threads)
 {
-    (void)state;
     bool good = false;
     pthread_t thread;
     bp_error_record(BP_ERR_IO, "mine");
@@ -271,9 +260,8 @@ static void test_error_detail_of_threads(void **state)
 
 /* ---- arithmetic ---------------------------------------------------------------------------------------------------- */
 
-static void test_arithmetic(void **state)
+TEST(test_arithmetic)
 {
-    (void)state;
     uint64_t result = 0;
     assert_true(bp_add_u64(UINT64_MAX - 1, 1, &result));
     assert_true(result == UINT64_MAX);
@@ -327,9 +315,8 @@ static void assert_digest(const char *text, size_t times, size_t piece, const ch
 }
 
 /* FIPS 180-4's examples (csrc.nist.gov, "SHA256.pdf"), and lengths around the padding's edges from coreutils' sha256sum. */
-static void test_sha256(void **state)
+TEST(test_sha256)
 {
-    (void)state;
     char as[200];
     memset(as, 'a', sizeof as);
     assert_digest("", 1, 1, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
@@ -355,7 +342,7 @@ static void test_sha256(void **state)
 }
 
 /* As snprintf, but for what is not printable, and cuts. */
-static void test_printing(void **state)
+TEST(test_printing)
 {
     char shown[200], expected[200];
     (void)state;
@@ -383,7 +370,7 @@ static void test_printing(void **state)
 }
 
 /* SipHash-1-3 with keys of zeros, as CPython computes it for PYTHONHASHSEED=0. */
-static void test_hashes(void **state)
+TEST(test_hashes)
 {
     static const struct {
         const char *text;
@@ -400,7 +387,7 @@ static void test_hashes(void **state)
     assert_true(key[0] != 0 && key[1] != 0 && key[0] != key[1]);
 }
 
-static void test_index(void **state)
+TEST(test_index)
 {
     enum { COUNT = 5000 };
     bp_index index = {0};
@@ -421,21 +408,4 @@ static void test_index(void **state)
     bp_index_finish(&index);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dtype_table),
-        cmocka_unit_test(test_dtype_spellings),
-        cmocka_unit_test(test_dtype_bytes),
-        cmocka_unit_test(test_status_names),
-        cmocka_unit_test(test_error_record),
-        cmocka_unit_test(test_hostile_details),
-        cmocka_unit_test(test_error_detail_of_threads),
-        cmocka_unit_test(test_arithmetic),
-        cmocka_unit_test(test_printing),
-        cmocka_unit_test(test_hashes),
-        cmocka_unit_test(test_index),
-        cmocka_unit_test(test_sha256),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,10 +1,5 @@
 /* Devices: memory, limits, arguments, usage, the null device, the trace device. test_devices_streams.c has the streams. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/device.h>
 #include <bucketpool/device_ops.h>
@@ -23,31 +18,6 @@
 
 #define PAGE ((uint64_t)sysconf(_SC_PAGESIZE))
 #define IN_PAGES(count) in_decimal((count)*PAGE).text
-#define assert_ok(call) assert_status((call), BP_OK, #call, __LINE__)
-#define assert_fails(call, status, ...) assert_failure((call), (status), #call, __LINE__, __VA_ARGS__, NULL)
-
-static void assert_status(bp_status status, bp_status expected, const char *call, int line)
-{
-    if (status == expected)
-        return;
-    print_error("%s: %s: %s\n", call, bp_status_name(status), bp_error_detail());
-    _fail(__FILE__, line);
-}
-
-/* Asserts the status and that the detail contains the texts. */
-static void assert_failure(bp_status status, bp_status expected, const char *call, int line, ...)
-{
-    assert_status(status, expected, call, line);
-    va_list texts;
-    va_start(texts, line);
-    for (const char *text = va_arg(texts, const char *); text != NULL; text = va_arg(texts, const char *)) {
-        if (strstr(bp_error_detail(), text) == NULL) {
-            print_error("%s: no \"%s\" in \"%s\"\n", call, text, bp_error_detail());
-            _fail(__FILE__, line);
-        }
-    }
-    va_end(texts);
-}
 
 /* A number as messages have it. */
 typedef struct decimal {
@@ -108,11 +78,10 @@ static bp_device_usage usage_of(const bp_device *device)
 
 /* ---- host memory ------------------------------------------------------------------------------------------------- */
 
-static void test_mapping_keeps_bytes(void **state)
+TEST(test_mapping_keeps_bytes)
 {
-    (void)state;
     bp_host_config config = small_config();
-    bp_device *device = make_host(&config);
+    SCOPED(bp_device_destroy) bp_device *device = make_host(&config);
     void *self, *space;
     const bp_device_ops *ops = bp_device_table(device, &self);
     uint64_t a, b;
@@ -143,12 +112,10 @@ static void test_mapping_keeps_bytes(void **state)
     assert_ok(ops->decommit(self, b));
     assert_fails(ops->map(self, bytes, PAGE, b), BP_ERR_INVALID_ARGUMENT, "handle 2");
     assert_ok(ops->unreserve(self, space, 4 * PAGE));
-    bp_device_destroy(&device);
 }
 
-static void test_protection(void **state)
+TEST(test_protection)
 {
-    (void)state;
     bp_device *device = make_host(NULL);
     void *self, *space;
     const bp_device_ops *ops = bp_device_table(device, &self);
@@ -171,12 +138,11 @@ static void test_protection(void **state)
     bp_device_destroy(&device); /* frees the remaining memory */
 }
 
-static void test_reservations(void **state)
+TEST(test_reservations)
 {
-    (void)state;
     bp_host_config config = small_config();
     config.granularity = 65536;
-    bp_device *device = make_host(&config);
+    SCOPED(bp_device_destroy) bp_device *device = make_host(&config);
     void *self, *space, *large = NULL;
     const bp_device_ops *ops = bp_device_table(device, &self);
     for (uint64_t alignment = 65536; alignment <= UINT64_C(1) << 32; alignment *= 4) {
@@ -198,7 +164,6 @@ static void test_reservations(void **state)
     assert_fails(ops->unmap(self, &config, 65536), BP_ERR_INVALID_ARGUMENT, "not reserved");
     assert_fails(ops->unmap(self, space, UINT64_MAX - 65535), BP_ERR_INVALID_ARGUMENT, "not reserved");
     assert_fails(ops->unmap(self, (char *)space + 1, 65536), BP_ERR_INVALID_ARGUMENT, "multiples of 65536");
-    bp_device_destroy(&device);
 }
 
 static void wait_until_open(void *open)
@@ -207,9 +172,8 @@ static void wait_until_open(void *open)
         sched_yield();
 }
 
-static void test_limits(void **state)
+TEST(test_limits)
 {
-    (void)state;
     bp_host_config config = small_config();
     bp_device *device = make_host(&config);
     size_t files = open_files();
@@ -254,9 +218,8 @@ static void test_limits(void **state)
     bp_device_destroy(&device); /* frees leaked memory, too */
 }
 
-static void test_host_config(void **state)
+TEST(test_host_config)
 {
-    (void)state;
     bp_device *device = NULL;
     bp_host_config config;
     assert_fails(bp_host_config_init(&config, 4), BP_ERR_INVALID_ARGUMENT, "size of a struct is 4");
@@ -300,9 +263,8 @@ static bp_status answer_traits(void *self, bp_device_traits *traits)
     return answer_status;
 }
 
-static void test_tables_are_checked(void **state)
+TEST(test_tables_are_checked)
 {
-    (void)state;
     bp_device *null, *device = NULL;
     assert_ok(bp_device_create_null(&null));
     void *self;
@@ -351,9 +313,8 @@ static void test_tables_are_checked(void **state)
 
 /* ---- lifetime----------------------------------------------------------------------------------------------------- */
 
-static void test_arguments(void **state)
+TEST(test_arguments)
 {
-    (void)state;
     bp_device *device = make_host(NULL), *other = make_host(NULL);
     bp_stream *stream, *copy, *foreign;
     bp_event *event;
@@ -395,10 +356,9 @@ static void test_arguments(void **state)
     bp_stream_destroy(NULL);
 }
 
-static void test_destroyed_streams(void **state)
+TEST(test_destroyed_streams)
 {
-    (void)state;
-    bp_device *device = make_host(NULL);
+    SCOPED(bp_device_destroy) bp_device *device = make_host(NULL);
     bp_stream *stream, *copy, *next;
     bp_event *event;
     assert_ok(bp_stream_create(device, "a name that is much too long for the space there is for names", &stream));
@@ -430,17 +390,15 @@ static void test_destroyed_streams(void **state)
     bp_stream_destroy(&next);
     assert_int_equal(usage_of(device).streams, 0);
     assert_int_equal(usage_of(device).events, 0);
-    bp_device_destroy(&device);
 }
 
 /* ---- null -------------------------------------------------------------------------------------------------------- */
 
 /* Sizes that wrap and exhaust the address space: live allocations never overlap. */
-static void test_null_addresses(void **state)
+TEST(test_null_addresses)
 {
-    (void)state;
-    bp_device *device;
-    bp_stream *stream;
+    SCOPED(bp_device_destroy) bp_device *device = NULL;
+    SCOPED(bp_stream_destroy) bp_stream *stream = NULL;
     uint64_t handle = 0, most = UINT64_C(1) << 62;
     char *first, *second;
     void *memory = NULL;
@@ -454,8 +412,6 @@ static void test_null_addresses(void **state)
     assert_true((uintptr_t)second - (uintptr_t)first >= most && (uintptr_t)second + (most - 256) > (uintptr_t)second);
     assert_fails(bp_device_allocate(device, 1, stream, &memory), BP_ERR_NO_DEVICE_MEMORY, "1 bytes, 0 of");
     assert_int_equal(usage_of(device).allocated_bytes, 2 * most - 256);
-    bp_stream_destroy(&stream);
-    bp_device_destroy(&device);
 }
 
 static void add_one(void *argument)
@@ -463,10 +419,9 @@ static void add_one(void *argument)
     ++*(int *)argument;
 }
 
-static void test_null_device(void **state)
+TEST(test_null_device)
 {
-    (void)state;
-    bp_device *device;
+    SCOPED(bp_device_destroy) bp_device *device = NULL;
     assert_fails(bp_device_create_null(NULL), BP_ERR_INVALID_ARGUMENT, "output");
     assert_ok(bp_device_create_null(&device));
     assert_string_equal(bp_device_name(device), "null");
@@ -494,8 +449,8 @@ static void test_null_device(void **state)
     assert_fails(ops->reserve(self, 4096, 12288, &c), BP_ERR_INVALID_ARGUMENT, "alignment");
     assert_ok(bp_device_decommit(device, bytes, handle));
     assert_ok(ops->unreserve(self, a, bytes));
-    bp_stream *one, *two;
-    bp_event *event;
+    SCOPED(bp_stream_destroy) bp_stream *one = NULL, *two = NULL;
+    SCOPED(bp_event_destroy) bp_event *event = NULL;
     assert_ok(bp_stream_create(device, NULL, &one));
     assert_ok(bp_stream_create(device, NULL, &two));
     assert_ptr_not_equal(one->raw, two->raw);
@@ -523,10 +478,6 @@ static void test_null_device(void **state)
     }
     assert_ok(bp_stream_synchronize(one));
     assert_ok(bp_device_synchronize(device));
-    bp_event_destroy(&event);
-    bp_stream_destroy(&one);
-    bp_stream_destroy(&two);
-    bp_device_destroy(&device);
 }
 
 /* ---- trace ------------------------------------------------------------------------------------------------------- */
@@ -642,9 +593,8 @@ static void use_all(tracing *t, bool of_host)
     bp_device_destroy(&device);
 }
 
-static void test_trace_refuses_each(void **state)
+TEST(test_trace_refuses_each)
 {
-    (void)state;
     size_t files = open_files();
     for (int refused = -1; refused < OP_COUNT; refused++) {
         for (int detailed = 0; detailed < 2; detailed++) {
@@ -659,9 +609,8 @@ static void test_trace_refuses_each(void **state)
     assert_int_equal(open_files(), files);
 }
 
-static void test_trace_leaves_the_detail_alone(void **state)
+TEST(test_trace_leaves_the_detail_alone)
 {
-    (void)state;
     tracing t = {.refused = OP_SYNCHRONIZE};
     bp_device *inner, *device, *outer;
     assert_ok(bp_device_create_null(&inner));
@@ -673,20 +622,18 @@ static void test_trace_leaves_the_detail_alone(void **state)
     bp_device_destroy(&inner);
     bp_device_destroy(&device);
     assert_string_equal(bp_device_name(outer), "trace(trace(null))");
-    bp_stream *stream;
+    SCOPED(bp_stream_destroy) bp_stream *stream = NULL;
     assert_ok(bp_stream_create(outer, NULL, &stream));
     bp_error_record(BP_OK, "before");
     assert_ok(bp_stream_synchronize(stream));
     assert_string_equal(bp_error_detail(), "before");
     assert_int_equal(t.counts[OP_STREAM_SYNCHRONIZE], 2);
     assert_fails(bp_device_synchronize(outer), BP_ERR_NO_DEVICE, "synchronize", "trace(trace(null))", "no device");
-    bp_stream_destroy(&stream);
     bp_device_destroy(&outer);
 }
 
-static void test_operation_names(void **state)
+TEST(test_operation_names)
 {
-    (void)state;
     for (int i = 0; i < OP_COUNT; i++) {
         assert_string_not_equal(device_operation_name((device_operation)i), "invalid");
         for (int k = 0; k < i; k++)
@@ -697,16 +644,4 @@ static void test_operation_names(void **state)
     assert_string_equal(device_operation_name(OP_STREAM_WAIT), "stream_wait");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mapping_keeps_bytes), cmocka_unit_test(test_protection),
-        cmocka_unit_test(test_reservations),        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_host_config),         cmocka_unit_test(test_tables_are_checked),
-        cmocka_unit_test(test_arguments),           cmocka_unit_test(test_destroyed_streams),
-        cmocka_unit_test(test_null_device),         cmocka_unit_test(test_null_addresses),
-        cmocka_unit_test(test_trace_refuses_each),  cmocka_unit_test(test_trace_leaves_the_detail_alone),
-        cmocka_unit_test(test_operation_names),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -2,12 +2,7 @@
  * sanitizer), and succeed when repeated.
  *
  * Linked with -Wl,--wrap=... of the functions below against the static library. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/device.h>
 
@@ -101,9 +96,8 @@ WRAP(int, mprotect, (void *address, size_t bytes, int prot), (address, bytes, pr
         assert_non_null(out);                                                                                          \
     } while (0)
 
-static void test_host(void **state)
+TEST(test_host)
 {
-    (void)state;
     bp_device *device;
     bp_stream *stream, *second;
     bp_event *event;
@@ -162,9 +156,8 @@ static bp_status allow(void *user, const device_call *call)
     return BP_OK;
 }
 
-static void test_null_and_trace(void **state)
+TEST(test_null_and_trace)
 {
-    (void)state;
     bp_device *null, *device;
     bp_stream *stream;
     bp_event *event;
@@ -183,8 +176,4 @@ static void test_null_and_trace(void **state)
     assert_true(failures > 25);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_host), cmocka_unit_test(test_null_and_trace)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

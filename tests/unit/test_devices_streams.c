@@ -1,11 +1,6 @@
 /* Order of work on the host device: streams, events, points, full queues, many producers. Run it under the thread
  * sanitizer: streams pass plain, non-atomic data to each other here. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/device.h>
 
@@ -20,10 +15,10 @@
 #include "support/trace_device.h"
 
 #define THREADS 4
-#define assert_ok(call) assert_status((call), #call, __LINE__)
+#define insist_ok(call) check_on_thread((call), #call, __LINE__)
 
 /* Aborts, because cmocka assertions work on the test's thread only. */
-static void assert_status(bp_status status, const char *call, int line)
+static void check_on_thread(bp_status status, const char *call, int line)
 {
     if (status == BP_OK)
         return;
@@ -43,18 +38,18 @@ static bp_device *make_device(uint32_t queue_length, uint32_t max_delay_us)
 {
     bp_device *device = NULL;
     bp_host_config config;
-    assert_ok(bp_host_config_init(&config, sizeof config));
+    insist_ok(bp_host_config_init(&config, sizeof config));
     config.queue_length = queue_length;
     config.max_delay_us = max_delay_us;
     config.delay_seed = 12345;
-    assert_ok(bp_device_create_host(&config, &device));
+    insist_ok(bp_device_create_host(&config, &device));
     return device;
 }
 
 static bp_stream *make_stream(bp_device *device)
 {
     bp_stream *stream = NULL;
-    assert_ok(bp_stream_create(device, NULL, &stream));
+    insist_ok(bp_stream_create(device, NULL, &stream));
     return stream;
 }
 
@@ -81,7 +76,7 @@ static bool starts_within(bp_stream *stream, int ms)
 {
     static atomic_bool started;
     atomic_store(&started, false);
-    assert_ok(bp_stream_call(stream, set_flag, &started));
+    insist_ok(bp_stream_call(stream, set_flag, &started));
     for (int i = 0; i < ms && !atomic_load(&started); i++)
         sleep_ms(1);
     return atomic_load(&started);
@@ -103,7 +98,7 @@ static uint64_t take_point(bp_stream *stream)
 {
     uint64_t point;
     bool recorded;
-    assert_ok(bp_stream_record_point(stream, &point, &recorded));
+    insist_ok(bp_stream_record_point(stream, &point, &recorded));
     assert_true(recorded);
     return point;
 }
@@ -126,46 +121,41 @@ static void take_step(void *argument)
     s->sequence->wrong += s->sequence->next++ != s->number;
 }
 
-static void test_order_of_a_stream(void **state)
+TEST(test_order_of_a_stream)
 {
-    (void)state;
     static step steps[5000];
     for (uint32_t length = 1; length <= 16384; length *= 8) { /* the short ones are full most of the time */
-        bp_device *device = make_device(length, 0);
-        bp_stream *stream = make_stream(device);
+        SCOPED(bp_device_destroy) bp_device *device = make_device(length, 0);
+        SCOPED(bp_stream_destroy) bp_stream *stream = make_stream(device);
         sequence s = {0};
         for (uint64_t i = 0; i < 5000; i++) {
             steps[i] = (step){&s, i};
-            assert_ok(bp_stream_call(stream, take_step, &steps[i]));
+            insist_ok(bp_stream_call(stream, take_step, &steps[i]));
         }
-        assert_ok(bp_stream_synchronize(stream));
+        insist_ok(bp_stream_synchronize(stream));
         assert_int_equal(s.next, 5000);
         assert_int_equal(s.wrong, 0);
-        bp_stream_destroy(&stream);
-        bp_device_destroy(&device);
     }
 }
 
-static void test_bytes(void **state)
+TEST(test_bytes)
 {
-    (void)state;
-    bp_device *device = make_device(0, 0);
+    SCOPED(bp_device_destroy) bp_device *device = make_device(0, 0);
     bp_stream *stream = make_stream(device);
     char a[1000], b[1000];
-    assert_ok(bp_stream_fill(stream, a, 0x5a, sizeof a));
-    assert_ok(bp_stream_fill(stream, a + 1, 0x11, 2));
-    assert_ok(bp_stream_copy(stream, b, a, sizeof b));
-    assert_ok(bp_stream_fill(stream, a, 0, sizeof a));
+    insist_ok(bp_stream_fill(stream, a, 0x5a, sizeof a));
+    insist_ok(bp_stream_fill(stream, a + 1, 0x11, 2));
+    insist_ok(bp_stream_copy(stream, b, a, sizeof b));
+    insist_ok(bp_stream_fill(stream, a, 0, sizeof a));
     void *memory;
-    assert_ok(bp_device_allocate(device, 999, stream, &memory));
-    assert_ok(bp_stream_copy(stream, memory, b, 999));
-    assert_ok(bp_stream_copy(stream, a, memory, 999));
-    assert_ok(bp_device_free(device, memory, 999, stream));
+    insist_ok(bp_device_allocate(device, 999, stream, &memory));
+    insist_ok(bp_stream_copy(stream, memory, b, 999));
+    insist_ok(bp_stream_copy(stream, a, memory, 999));
+    insist_ok(bp_device_free(device, memory, 999, stream));
     bp_stream_destroy(&stream); /* waits for its work */
     assert_true(b[0] == 0x5a && b[1] == 0x11 && b[2] == 0x11 && b[3] == 0x5a && b[999] == 0x5a);
     assert_memory_equal(a, b, 999);
     assert_int_equal(a[999], 0);
-    bp_device_destroy(&device);
 }
 
 static void *open_later(void *gate)
@@ -175,98 +165,86 @@ static void *open_later(void *gate)
     return NULL;
 }
 
-static void test_full_queue(void **state)
+TEST(test_full_queue)
 {
-    (void)state;
-    bp_device *device = make_device(4, 0);
-    bp_stream *stream = make_stream(device);
-    bp_event *event;
+    SCOPED(bp_device_destroy) bp_device *device = make_device(4, 0);
+    SCOPED(bp_stream_destroy) bp_stream *stream = make_stream(device);
+    SCOPED(bp_event_destroy) bp_event *event = NULL;
     pthread_t thread;
     static atomic_bool open, flags[20];
     atomic_store(&open, false);
-    assert_ok(bp_event_create(device, &event));
-    assert_ok(bp_stream_call(stream, pass_gate, &open));
+    insist_ok(bp_event_create(device, &event));
+    insist_ok(bp_stream_call(stream, pass_gate, &open));
     for (int i = 0; i < 3; i++)
-        assert_ok(bp_stream_call(stream, set_flag, &flags[i]));
-    assert_ok(bp_event_record(event, stream)); /* needs no queue entry */
+        insist_ok(bp_stream_call(stream, set_flag, &flags[i]));
+    insist_ok(bp_event_record(event, stream)); /* needs no queue entry */
     assert_int_equal(pthread_create(&thread, NULL, open_later, &open), 0);
     for (int i = 3; i < 20; i++)
-        assert_ok(bp_stream_call(stream, set_flag, &flags[i]));
+        insist_ok(bp_stream_call(stream, set_flag, &flags[i]));
     assert_true(atomic_load(&open)); /* enqueueing has waited for a free entry */
-    assert_ok(bp_event_synchronize(event));
+    insist_ok(bp_event_synchronize(event));
     assert_true(atomic_load(&flags[2]));
-    assert_ok(bp_stream_synchronize(stream));
+    insist_ok(bp_stream_synchronize(stream));
     for (int i = 0; i < 20; i++)
         assert_true(atomic_load(&flags[i]));
     pthread_join(thread, NULL);
-    bp_event_destroy(&event);
-    bp_stream_destroy(&stream);
-    bp_device_destroy(&device);
 }
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
-static void test_events_order_streams(void **state)
+TEST(test_events_order_streams)
 {
-    (void)state;
-    bp_device *device = make_device(0, 0);
-    bp_stream *a = make_stream(device), *b = make_stream(device), *c = make_stream(device);
+    SCOPED(bp_device_destroy) bp_device *device = make_device(0, 0);
+    SCOPED(bp_stream_destroy) bp_stream *a = make_stream(device), *b = make_stream(device), *c = make_stream(device);
     bp_event *event, *never;
     static atomic_bool open;
     atomic_store(&open, false);
-    assert_ok(bp_event_create(device, &event));
-    assert_ok(bp_event_create(device, &never));
-    assert_ok(bp_stream_wait(b, never));
-    assert_ok(bp_event_synchronize(never));
+    insist_ok(bp_event_create(device, &event));
+    insist_ok(bp_event_create(device, &never));
+    insist_ok(bp_stream_wait(b, never));
+    insist_ok(bp_event_synchronize(never));
     assert_true(is_running(b));
-    assert_ok(bp_event_record(event, a)); /* before the work, so it does not include it */
-    assert_ok(bp_stream_call(a, pass_gate, &open));
-    assert_ok(bp_stream_wait(b, event));
-    assert_ok(bp_event_synchronize(event));
+    insist_ok(bp_event_record(event, a)); /* before the work, so it does not include it */
+    insist_ok(bp_stream_call(a, pass_gate, &open));
+    insist_ok(bp_stream_wait(b, event));
+    insist_ok(bp_event_synchronize(event));
     assert_true(is_running(b));
-    assert_ok(bp_event_record(event, a));
-    assert_ok(bp_stream_wait(b, event));
-    assert_ok(bp_event_record(event, c)); /* the wait refers to the first record */
-    assert_ok(bp_stream_wait(c, event));
+    insist_ok(bp_event_record(event, a));
+    insist_ok(bp_stream_wait(b, event));
+    insist_ok(bp_event_record(event, c)); /* the wait refers to the first record */
+    insist_ok(bp_stream_wait(c, event));
     assert_true(is_running(c));
     assert_true(is_blocked(b));
     bp_event_destroy(&event);
     bp_event_destroy(&never);
     assert_true(is_blocked(b));
     atomic_store(&open, true);
-    assert_ok(bp_device_synchronize(device));
-    bp_stream_destroy(&a);
-    bp_stream_destroy(&b);
-    bp_stream_destroy(&c);
-    bp_device_destroy(&device);
+    insist_ok(bp_device_synchronize(device));
 }
 
 /* A value passes through all streams, ordered by an event from each to the next. */
-static void test_chain_with_delays(void **state)
+TEST(test_chain_with_delays)
 {
-    (void)state;
-    bp_device *device = make_device(8, 50);
+    SCOPED(bp_device_destroy) bp_device *device = make_device(8, 50);
     bp_stream *streams[5];
-    bp_event *event;
+    SCOPED(bp_event_destroy) bp_event *event = NULL;
     static step steps[2000];
     sequence s = {0};
-    assert_ok(bp_event_create(device, &event));
+    insist_ok(bp_event_create(device, &event));
     for (int i = 0; i < 5; i++)
         streams[i] = make_stream(device);
     for (uint64_t i = 0; i < 2000; i++) {
         bp_stream *stream = streams[i * i % 5];
         steps[i] = (step){&s, i};
-        assert_ok(bp_stream_wait(stream, event));
-        assert_ok(bp_stream_call(stream, take_step, &steps[i]));
-        assert_ok(bp_event_record(event, stream));
+        insist_ok(bp_stream_wait(stream, event));
+        insist_ok(bp_stream_call(stream, take_step, &steps[i]));
+        insist_ok(bp_event_record(event, stream));
     }
-    assert_ok(bp_event_synchronize(event));
+    insist_ok(bp_event_synchronize(event));
     assert_int_equal(s.next, 2000);
     assert_int_equal(s.wrong, 0);
     for (int i = 0; i < 5; i++)
         bp_stream_destroy(&streams[i]);
-    bp_event_destroy(&event);
-    bp_device_destroy(&device);
 }
 
 /* ---- many producers ---------------------------------------------------------------------------------------------- */
@@ -290,17 +268,17 @@ static void *produce_chain(void *argument)
     sequence s = {0};
     step *steps = malloc(CHAIN * sizeof *steps);
     bp_event *event;
-    assert_ok(bp_event_create(p->device, &event));
+    insist_ok(bp_event_create(p->device, &event));
     for (uint64_t i = 0; i < CHAIN; i++) {
         bp_stream *stream = p->streams[next_random(&p->seed) % THREADS];
         steps[i] = (step){&s, i};
-        assert_ok(bp_stream_wait(stream, event));
-        assert_ok(bp_stream_call(stream, take_step, &steps[i]));
-        assert_ok(bp_event_record(event, stream));
+        insist_ok(bp_stream_wait(stream, event));
+        insist_ok(bp_stream_call(stream, take_step, &steps[i]));
+        insist_ok(bp_event_record(event, stream));
         if (i % 500 == 499)
-            assert_ok(bp_event_synchronize(event));
+            insist_ok(bp_event_synchronize(event));
     }
-    assert_ok(bp_event_synchronize(event));
+    insist_ok(bp_event_synchronize(event));
     insist(s.next == CHAIN && s.wrong == 0);
     bp_event_destroy(&event);
     free(steps);
@@ -320,18 +298,16 @@ static void run_producers(bp_device *device, bp_stream **streams, void *(*functi
 }
 
 /* Chains of several threads share streams with short queues: a cycle of waits would deadlock. */
-static void test_producers_at_once(void **state)
+TEST(test_producers_at_once)
 {
-    (void)state;
     for (uint32_t length = 1; length <= 64; length *= 8) {
-        bp_device *device = make_device(length, 0);
+        SCOPED(bp_device_destroy) bp_device *device = make_device(length, 0);
         bp_stream *streams[THREADS];
         for (int i = 0; i < THREADS; i++)
             streams[i] = make_stream(device);
         run_producers(device, streams, produce_chain);
         for (int i = 0; i < THREADS; i++)
             bp_stream_destroy(&streams[i]);
-        bp_device_destroy(&device);
     }
 }
 
@@ -368,16 +344,16 @@ static void *share_event(void *argument)
     unsigned me = p->seed;
     for (uint64_t i = 1; i <= MARKS; i++) {
         if (me % 2 == 0) {
-            assert_ok(bp_stream_call(p->streams[0], count_up, &done[me]));
-            assert_ok(bp_event_record(shared_event, p->streams[0]));
+            insist_ok(bp_stream_call(p->streams[0], count_up, &done[me]));
+            insist_ok(bp_event_record(shared_event, p->streams[0]));
             atomic_store(&said[me], i);
             continue;
         }
         expectation *e = malloc(sizeof *e);
         for (int k = 0; k < THREADS; k++)
             e->counts[k] = atomic_load(&said[k]);
-        assert_ok(bp_stream_wait(p->streams[me], shared_event));
-        assert_ok(bp_stream_call(p->streams[me], check_expectation, e));
+        insist_ok(bp_stream_wait(p->streams[me], shared_event));
+        insist_ok(bp_stream_call(p->streams[me], check_expectation, e));
     }
     return NULL;
 }
@@ -390,20 +366,18 @@ static void reset_counts(void)
     }
 }
 
-static void test_event_recorded_and_waited_for_at_once(void **state)
+TEST(test_event_recorded_and_waited_for_at_once)
 {
-    (void)state;
-    bp_device *device = make_device(32, 0);
+    SCOPED(bp_device_destroy) bp_device *device = make_device(32, 0);
     bp_stream *streams[THREADS];
     for (int i = 0; i < THREADS; i++)
         streams[i] = make_stream(device);
-    assert_ok(bp_event_create(device, &shared_event));
+    insist_ok(bp_event_create(device, &shared_event));
     reset_counts();
     run_producers(device, streams, share_event);
     for (int i = 0; i < THREADS; i++)
         bp_stream_destroy(&streams[i]);
     bp_event_destroy(&shared_event);
-    bp_device_destroy(&device);
 }
 
 /* The same with the timeline of stream 0: waits for old points and new ones while the ring wraps. */
@@ -413,7 +387,7 @@ static void *share_timeline(void *argument)
     unsigned me = p->seed;
     for (uint64_t i = 1; i <= MARKS; i++) {
         if (me % 2 == 0) {
-            assert_ok(bp_stream_call(p->streams[0], count_up, &done[me]));
+            insist_ok(bp_stream_call(p->streams[0], count_up, &done[me]));
             atomic_store(&points[me][i - 1], i << 32 | take_point(p->streams[0]));
             atomic_store(&said[me], i);
             continue;
@@ -427,16 +401,15 @@ static void *share_timeline(void *argument)
         uint64_t point = atomic_load(&points[of][known - 1 - back]);
         expectation *e = calloc(1, sizeof *e);
         e->counts[of] = point >> 32;
-        assert_ok(bp_stream_wait_point(p->streams[me], p->streams[0], (uint32_t)point));
-        assert_ok(bp_stream_call(p->streams[me], check_expectation, e));
+        insist_ok(bp_stream_wait_point(p->streams[me], p->streams[0], (uint32_t)point));
+        insist_ok(bp_stream_call(p->streams[me], check_expectation, e));
     }
     return NULL;
 }
 
-static void test_timeline_at_once(void **state)
+TEST(test_timeline_at_once)
 {
-    (void)state;
-    bp_device *device = make_device(32, 20);
+    SCOPED(bp_device_destroy) bp_device *device = make_device(32, 20);
     bp_stream *streams[THREADS];
     for (int i = 0; i < THREADS; i++)
         streams[i] = make_stream(device);
@@ -444,7 +417,6 @@ static void test_timeline_at_once(void **state)
     run_producers(device, streams, share_timeline);
     for (int i = 0; i < THREADS; i++)
         bp_stream_destroy(&streams[i]);
-    bp_device_destroy(&device);
 }
 
 /* Marks of a stream are monotonic under concurrent recording. */
@@ -457,9 +429,9 @@ static void *record_and_look(void *argument)
     uint64_t last = 0;
     for (int i = 0; i < 50000; i++) {
         if (i % 4 == 0)
-            assert_ok(bp_stream_call(p->streams[0], count_up, &done[0]));
+            insist_ok(bp_stream_call(p->streams[0], count_up, &done[0]));
         uint64_t enqueued = atomic_load(&stream->enqueued);
-        assert_ok(p->device->ops->event_record(p->device->self, marked_event, stream));
+        insist_ok(p->device->ops->event_record(p->device->self, marked_event, stream));
         uint64_t mark = atomic_load(&marked_event->mark);
         insist(mark >= enqueued && mark >= last);
         last = mark;
@@ -467,74 +439,63 @@ static void *record_and_look(void *argument)
     return NULL;
 }
 
-static void test_marks_never_go_back(void **state)
+TEST(test_marks_never_go_back)
 {
-    (void)state;
-    bp_device *device = make_device(0, 0);
-    bp_stream *stream = make_stream(device);
+    SCOPED(bp_device_destroy) bp_device *device = make_device(0, 0);
+    SCOPED(bp_stream_destroy) bp_stream *stream = make_stream(device);
     void *event;
-    assert_ok(device->ops->event_create(device->self, &event));
+    insist_ok(device->ops->event_create(device->self, &event));
     marked_event = event;
     run_producers(device, &stream, record_and_look);
-    assert_ok(device->ops->event_destroy(device->self, event));
-    bp_stream_destroy(&stream);
-    bp_device_destroy(&device);
+    insist_ok(device->ops->event_destroy(device->self, event));
 }
 
 /* ---- points ------------------------------------------------------------------------------------------------------ */
 
-static void test_points_mark_positions(void **state)
+TEST(test_points_mark_positions)
 {
-    (void)state;
-    bp_device *device = make_device(0, 0);
-    bp_stream *a = make_stream(device), *b = make_stream(device);
+    SCOPED(bp_device_destroy) bp_device *device = make_device(0, 0);
+    SCOPED(bp_stream_destroy) bp_stream *a = make_stream(device), *b = make_stream(device);
     static atomic_bool open;
     atomic_store(&open, false);
     uint64_t before = take_point(a);
-    assert_ok(bp_stream_call(a, pass_gate, &open));
+    insist_ok(bp_stream_call(a, pass_gate, &open));
     uint64_t after = take_point(a);
     assert_int_equal(after, before + 1);
-    assert_ok(bp_stream_wait_point(b, a, before));
-    assert_ok(bp_stream_wait_point(a, a, after)); /* stream order: no wait */
+    insist_ok(bp_stream_wait_point(b, a, before));
+    insist_ok(bp_stream_wait_point(a, a, after)); /* stream order: no wait */
     assert_true(is_running(b));
-    assert_ok(bp_stream_wait_point(b, a, after));
+    insist_ok(bp_stream_wait_point(b, a, after));
     assert_true(is_blocked(b));
     atomic_store(&open, true);
-    assert_ok(bp_stream_synchronize(b));
-    bp_stream_destroy(&a);
-    bp_stream_destroy(&b);
-    bp_device_destroy(&device);
+    insist_ok(bp_stream_synchronize(b));
 }
 
 /* After the ring wrapped, the oldest point left replaces the wanted one, not the youngest, which has its event now. */
-static void test_points_gone_round(void **state)
+TEST(test_points_gone_round)
 {
-    (void)state;
     for (uint32_t more = 0; more < 3; more++) {
-        bp_device *device = make_device(0, 0);
-        bp_stream *a = make_stream(device), *b = make_stream(device);
+        SCOPED(bp_device_destroy) bp_device *device = make_device(0, 0);
+        SCOPED(bp_stream_destroy) bp_stream *a = make_stream(device), *b = make_stream(device);
         static atomic_bool open;
         atomic_store(&open, false);
         uint64_t first = take_point(a);
         for (uint32_t i = 0; i < more; i++)
             take_point(a);
         uint64_t last_before = take_point(a);
-        assert_ok(bp_stream_call(a, pass_gate, &open));
+        insist_ok(bp_stream_call(a, pass_gate, &open));
         uint64_t first_after = take_point(a);
         while (take_point(a) != last_before + BP_STREAM_POINTS - 1) {
         }
-        assert_ok(bp_stream_wait_point(b, a, first)); /* overwritten; the last point before the gate is not */
-        assert_ok(bp_stream_wait_point(b, a, last_before));
+        insist_ok(bp_stream_wait_point(b, a, first)); /* overwritten; the last point before the gate is not */
+        insist_ok(bp_stream_wait_point(b, a, last_before));
         assert_true(is_running(b));
         take_point(a);
-        assert_ok(bp_stream_wait_point(b, a, last_before)); /* overwritten, too: a later point replaces it */
+        insist_ok(bp_stream_wait_point(b, a, last_before)); /* overwritten, too: a later point replaces it */
         assert_true(is_blocked(b));
         atomic_store(&open, true);
-        assert_ok(bp_stream_wait_point(b, a, first_after));
-        assert_ok(bp_device_synchronize(device));
-        bp_stream_destroy(&a);
-        bp_stream_destroy(&b);
-        bp_device_destroy(&device);
+        insist_ok(bp_stream_wait_point(b, a, first_after));
+        insist_ok(bp_device_synchronize(device));
     }
 }
 
@@ -569,20 +530,19 @@ static void *take_held_point(void *argument)
 }
 
 /* A point is reserved, but its event still has the mark of the previous round: waits for older points must not use it. */
-static void test_point_that_is_not_recorded(void **state)
+TEST(test_point_that_is_not_recorded)
 {
-    (void)state;
     for (int refuse = 0; refuse < 2; refuse++) {
         hold_up h = {.operation = OP_EVENT_RECORD, .event = &h, .refuse = refuse != 0};
         bp_device *inner = make_device(0, 0), *device;
-        assert_ok(trace_device_create(inner, hold, &h, &device));
+        insist_ok(trace_device_create(inner, hold, &h, &device));
         bp_device_destroy(&inner);
-        bp_stream *a = make_stream(device), *b = make_stream(device);
+        SCOPED(bp_stream_destroy) bp_stream *a = make_stream(device), *b = make_stream(device);
         static atomic_bool open;
         atomic_store(&open, false);
         while (take_point(a) != BP_STREAM_POINTS - 2) {
         }
-        assert_ok(bp_stream_call(a, pass_gate, &open));
+        insist_ok(bp_stream_call(a, pass_gate, &open));
         uint64_t wanted = take_point(a);
         h.event = a->points->events[0];
         pthread_t thread;
@@ -592,48 +552,45 @@ static void test_point_that_is_not_recorded(void **state)
         while (take_point(a) != 2 * BP_STREAM_POINTS - 1) {
         }
         assert_int_equal(atomic_load(&a->recorded) - wanted, BP_STREAM_POINTS + 1);
-        assert_ok(bp_stream_wait_point(b, a, wanted));
+        insist_ok(bp_stream_wait_point(b, a, wanted));
         assert_true(is_blocked(b));
         atomic_store(&h.go_on, true);
         pthread_join(thread, NULL);
-        assert_ok(bp_stream_wait_point(b, a, wanted));
+        insist_ok(bp_stream_wait_point(b, a, wanted));
         atomic_store(&open, true);
-        assert_ok(bp_device_synchronize(device));
-        bp_stream_destroy(&a);
-        bp_stream_destroy(&b);
+        insist_ok(bp_device_synchronize(device));
         bp_device_destroy(&device);
     }
 }
 
 /* ---- streams that end -------------------------------------------------------------------------------------------- */
 
-static void test_waits_on_a_destroyed_stream(void **state)
+TEST(test_waits_on_a_destroyed_stream)
 {
-    (void)state;
     bp_device *device = make_device(0, 0);
     bp_stream *a = make_stream(device), *b = make_stream(device), *copy = a;
     bp_event *event;
     static atomic_bool open;
     atomic_store(&open, false);
     int value = 0;
-    assert_ok(bp_event_create(device, &event));
-    assert_ok(bp_stream_call(b, pass_gate, &open)); /* so that the wait runs after its stream is destroyed */
-    assert_ok(bp_stream_fill(a, &value, 1, 1));
-    assert_ok(bp_event_record(event, a));
+    insist_ok(bp_event_create(device, &event));
+    insist_ok(bp_stream_call(b, pass_gate, &open)); /* so that the wait runs after its stream is destroyed */
+    insist_ok(bp_stream_fill(a, &value, 1, 1));
+    insist_ok(bp_event_record(event, a));
     uint64_t point = take_point(a);
-    assert_ok(bp_stream_wait(b, event));
-    assert_ok(bp_stream_wait_point(b, a, point));
+    insist_ok(bp_stream_wait(b, event));
+    insist_ok(bp_stream_wait_point(b, a, point));
     bp_stream_destroy(&a);
     bp_stream *next = make_stream(device);
-    assert_ok(bp_stream_call(next, pass_gate, &open));
-    assert_ok(bp_stream_wait_point(b, copy, point));
+    insist_ok(bp_stream_call(next, pass_gate, &open));
+    insist_ok(bp_stream_wait_point(b, copy, point));
     bp_stream *c = make_stream(device);
-    assert_ok(bp_stream_wait(c, event)); /* does not wait for `next`, which may reuse the thread */
-    assert_ok(bp_stream_wait_point(c, copy, point));
+    insist_ok(bp_stream_wait(c, event)); /* does not wait for `next`, which may reuse the thread */
+    insist_ok(bp_stream_wait_point(c, copy, point));
     assert_true(is_running(c));
     atomic_store(&open, true);
-    assert_ok(bp_event_synchronize(event));
-    assert_ok(bp_device_synchronize(device));
+    insist_ok(bp_event_synchronize(event));
+    insist_ok(bp_device_synchronize(device));
     assert_int_equal(value, 1);
     bp_event_destroy(&event);
     bp_stream_destroy(&next);
@@ -669,8 +626,8 @@ static void *take_over(void *argument)
         while ((h = atomic_load(&handed)) == last)
             sched_yield();
         if (h != NULL) {
-            assert_ok(bp_stream_wait_point(p->streams[0], h->stream, h->point));
-            assert_ok(bp_stream_call(p->streams[0], read_value, h));
+            insist_ok(bp_stream_wait_point(p->streams[0], h->stream, h->point));
+            insist_ok(bp_stream_call(p->streams[0], read_value, h));
         }
         last = h;
     } while (h != NULL);
@@ -678,36 +635,32 @@ static void *take_over(void *argument)
 }
 
 /* A stream is destroyed while another thread waits for one of its points, as pools do internally. */
-static void test_wait_while_destroyed(void **state)
+TEST(test_wait_while_destroyed)
 {
-    (void)state;
-    bp_device *device = make_device(0, 100);
-    bp_stream *b = make_stream(device);
+    SCOPED(bp_device_destroy) bp_device *device = make_device(0, 100);
+    SCOPED(bp_stream_destroy) bp_stream *b = make_stream(device);
     static handover handovers[HANDOVERS];
     producer p = {device, &b, 0};
     pthread_t thread;
     atomic_store(&handed, &handovers[0]);
     for (int i = 0; i < HANDOVERS; i++) {
         handover *h = &handovers[i];
-        bp_stream *a = make_stream(device);
+        SCOPED(bp_stream_destroy) bp_stream *a = make_stream(device);
         *h = (handover){.stream = a};
-        assert_ok(bp_stream_call(a, write_value, h));
+        insist_ok(bp_stream_call(a, write_value, h));
         h->point = take_point(a);
         if (i == 0)
             assert_int_equal(pthread_create(&thread, NULL, take_over, &p), 0);
         atomic_store(&handed, h);
-        bp_stream_destroy(&a);
     }
     atomic_store(&handed, NULL);
     pthread_join(thread, NULL);
-    bp_stream_destroy(&b);
-    bp_device_destroy(&device);
 }
 
 static void *wait_for_first_point(void *argument)
 {
     bp_stream **streams = argument;
-    assert_ok(bp_stream_wait_point(streams[0], streams[1], 0));
+    insist_ok(bp_stream_wait_point(streams[0], streams[1], 0));
     return NULL;
 }
 
@@ -719,12 +672,11 @@ static void *destroy_stream(void *argument)
 }
 
 /* A destroyed stream's events stay valid, because a thread may be about to wait for one; a later stream reuses them. */
-static void test_destroy_while_waited_for(void **state)
+TEST(test_destroy_while_waited_for)
 {
-    (void)state;
     hold_up h = {.operation = OP_STREAM_WAIT};
     bp_device *inner = make_device(0, 0), *device;
-    assert_ok(trace_device_create(inner, hold, &h, &device));
+    insist_ok(trace_device_create(inner, hold, &h, &device));
     bp_device_destroy(&inner);
     bp_stream *streams[2] = {make_stream(device), make_stream(device)};
     pthread_t waiter, destroyer;
@@ -750,12 +702,11 @@ static void test_destroy_while_waited_for(void **state)
 }
 
 /* A release records on a stream while another thread destroys it: the stream lives until the record returns. */
-static void test_destroy_while_recorded(void **state)
+TEST(test_destroy_while_recorded)
 {
-    (void)state;
     hold_up h = {.operation = OP_EVENT_RECORD};
     bp_device *inner = make_device(0, 0), *device;
-    assert_ok(trace_device_create(inner, hold, &h, &device));
+    insist_ok(trace_device_create(inner, hold, &h, &device));
     bp_device_destroy(&inner);
     bp_stream *stream = make_stream(device);
     pthread_t recorder, destroyer;
@@ -766,7 +717,7 @@ static void test_destroy_while_recorded(void **state)
     assert_int_equal(pthread_create(&destroyer, NULL, destroy_stream, stream), 0);
     sleep_ms(20);
     bp_device_usage usage = {.size = sizeof usage};
-    assert_ok(bp_device_usage_get(device, &usage));
+    insist_ok(bp_device_usage_get(device, &usage));
     assert_int_equal(usage.streams, 1);
     assert_false(bp_stream_is_over(stream));
     atomic_store(&h.go_on, true);
@@ -783,12 +734,12 @@ static void *make_and_destroy(void *argument)
         uint64_t value = 0;
         bp_stream *own = make_stream(p->device);
         bp_event *event;
-        assert_ok(bp_event_create(p->device, &event));
-        assert_ok(bp_stream_fill(own, &value, 1, sizeof value));
-        assert_ok(bp_event_record(event, own));
-        assert_ok(bp_stream_wait(p->streams[p->seed], event));
+        insist_ok(bp_event_create(p->device, &event));
+        insist_ok(bp_stream_fill(own, &value, 1, sizeof value));
+        insist_ok(bp_event_record(event, own));
+        insist_ok(bp_stream_wait(p->streams[p->seed], event));
         if (i % 4 == 0)
-            assert_ok(bp_device_synchronize(p->device));
+            insist_ok(bp_device_synchronize(p->device));
         bp_event_destroy(&event);
         bp_stream_destroy(&own);
         insist(value == UINT64_C(0x0101010101010101));
@@ -796,10 +747,9 @@ static void *make_and_destroy(void *argument)
     return NULL;
 }
 
-static void test_streams_made_at_once(void **state)
+TEST(test_streams_made_at_once)
 {
-    (void)state;
-    bp_device *device = make_device(16, 10);
+    SCOPED(bp_device_destroy) bp_device *device = make_device(16, 10);
     bp_stream *streams[THREADS];
     for (int i = 0; i < THREADS; i++)
         streams[i] = make_stream(device);
@@ -807,32 +757,9 @@ static void test_streams_made_at_once(void **state)
     for (int i = 0; i < THREADS; i++)
         bp_stream_destroy(&streams[i]);
     bp_device_usage usage = {.size = sizeof usage};
-    assert_ok(bp_device_usage_get(device, &usage));
+    insist_ok(bp_device_usage_get(device, &usage));
     assert_int_equal(usage.streams, 0);
     assert_int_equal(usage.events, 0);
-    bp_device_destroy(&device);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order_of_a_stream),
-        cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_full_queue),
-        cmocka_unit_test(test_events_order_streams),
-        cmocka_unit_test(test_chain_with_delays),
-        cmocka_unit_test(test_producers_at_once),
-        cmocka_unit_test(test_event_recorded_and_waited_for_at_once),
-        cmocka_unit_test(test_timeline_at_once),
-        cmocka_unit_test(test_marks_never_go_back),
-        cmocka_unit_test(test_points_mark_positions),
-        cmocka_unit_test(test_points_gone_round),
-        cmocka_unit_test(test_point_that_is_not_recorded),
-        cmocka_unit_test(test_waits_on_a_destroyed_stream),
-        cmocka_unit_test(test_wait_while_destroyed),
-        cmocka_unit_test(test_destroy_while_waited_for),
-        cmocka_unit_test(test_destroy_while_recorded),
-        cmocka_unit_test(test_streams_made_at_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

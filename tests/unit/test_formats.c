@@ -28,19 +28,17 @@ static bp_status parse(const char *text)
 
 static void assert_note(const char *text, const char *note)
 {
-    bp_model *model = NULL;
+    SCOPED(bp_model_destroy) bp_model *model = NULL;
     assert_ok(bp_config_parse(text, strlen(text), "d/config.json", NULL, &model));
     const bp_model_info *info = bp_model_get_info(model);
     assert_int_equal(info->note_count, note != NULL ? 1 : 0);
     if (note != NULL)
         assert_non_null(strstr(info->notes[0], note));
-    bp_model_destroy(&model);
 }
 
 /* Options of older and newer callers; test_grown_structs.c has all other structs. */
-static void test_options_grow(void **state)
+TEST(test_options_grow)
 {
-    (void)state;
     const char *text = "{" LLAMA "}";
     const struct {
         size_t size;
@@ -68,9 +66,8 @@ static void test_options_grow(void **state)
 }
 
 /* Notes name the parts of a file that are not counted. */
-static void test_notes(void **state)
+TEST(test_notes)
 {
-    (void)state;
     assert_note("{" LLAMA "}", NULL);
     assert_note("{" LLAMA ", \"quantization_config\": {}, \"vision_config\": null}", NULL);
     assert_note("{" LLAMA ", \"quantization_config\": {\"a\": 1}}",
@@ -87,9 +84,8 @@ static void test_notes(void **state)
 }
 
 /* Fields that no table reads, by their names and values. */
-static void test_unread_fields(void **state)
+TEST(test_unread_fields)
 {
-    (void)state;
     assert_note("{" LLAMA ", \"adapter_rank\": 999}", "not read, but may decide sizes: adapter_rank 999");
     assert_note("{" LLAMA ", \"num_memory_tokens\": 4096, \"use_output_gate\": true, \"ffn_expansion\": 1.5}",
                 "num_memory_tokens 4096, use_output_gate true, ffn_expansion 1.5");
@@ -127,9 +123,8 @@ static void test_unread_fields(void **state)
     assert_note("{" LLAMA ", \"\\u001b[31m_size\": 7}", "?[31m_size 7");
 }
 
-static void test_many_unread_fields(void **state)
+TEST(test_many_unread_fields)
 {
-    (void)state;
     enum { MANY = 100000 };
     char *text = malloc(64 + 64 * MANY);
     assert_non_null(text);
@@ -141,16 +136,15 @@ static void test_many_unread_fields(void **state)
     free(text);
 }
 
-static void test_strict(void **state)
+TEST(test_strict)
 {
-    (void)state;
     static const char *const texts[][2] = {
         {"{" LLAMA ", \"adapter_rank\": 999}", "d/config.json: not read, but may decide sizes: adapter_rank 999"},
         {"{" LLAMA ", \"architectures\": [\"LlamaForRewardModel\"]}", "LlamaForRewardModel"},
         {"{" LLAMA ", \"num_nextn_predict_layers\": 2}", "2 multi-token prediction layers"},
     };
     bp_reader_options options;
-    bp_model *model = NULL;
+    SCOPED(bp_model_destroy) bp_model *model = NULL;
     assert_ok(bp_reader_options_init(&options, sizeof options));
     options.strict = 1;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
@@ -161,7 +155,6 @@ static void test_strict(void **state)
     }
     const char *complete = "{" LLAMA ", \"architectures\": [\"LlamaForCausalLM\"]}";
     assert_ok(bp_config_parse(complete, strlen(complete), "d/config.json", &options, &model));
-    bp_model_destroy(&model);
 }
 
 static uint64_t numel_of(const char *text)
@@ -174,9 +167,8 @@ static uint64_t numel_of(const char *text)
 }
 
 /* "architectures" decides the head; a wrapper's own counts. test_model_heads.py compares all types with transformers. */
-static void test_heads(void **state)
+TEST(test_heads)
 {
-    (void)state;
     const uint64_t head = UINT64_C(64) * 100, whole = numel_of("{" LLAMA "}");
     assert_int_equal(numel_of("{" LLAMA ", \"architectures\": [\"LlamaForCausalLM\"]}"), whole);
     assert_int_equal(numel_of("{" LLAMA ", \"architectures\": null}"), whole);
@@ -193,9 +185,8 @@ static void test_heads(void **state)
 }
 
 /* Kimi K3: experts of a narrower hidden size with a norm, gates of full rank, and residuals between blocks. Sizes by hand. */
-static void test_kimi_k3(void **state)
+TEST(test_kimi_k3)
 {
-    (void)state;
 #define KIMI(linear, more)                                                                                             \
     "{\"model_type\": \"kimi_linear\", \"hidden_size\": 256, \"intermediate_size\": 512, \"num_hidden_layers\": 4, "   \
     "\"num_attention_heads\": 4, \"vocab_size\": 1000, \"kv_lora_rank\": 32, \"qk_nope_head_dim\": 32, "               \
@@ -216,9 +207,8 @@ static void test_kimi_k3(void **state)
 }
 
 /* Nemotron-NAS: layers with other widths, linear layers or nothing. transformers has no such type; sizes by hand. */
-static void test_nemotron_nas(void **state)
+TEST(test_nemotron_nas)
 {
-    (void)state;
 #define NAS(blocks)                                                                                                    \
     "{\"model_type\": \"nemotron-nas\", \"hidden_size\": 96, \"num_hidden_layers\": 2, \"num_attention_heads\": 8, "   \
     "\"num_key_value_heads\": null, \"intermediate_size\": null, \"vocab_size\": 100, \"block_configs\": [" blocks     \
@@ -252,9 +242,8 @@ static void test_nemotron_nas(void **state)
 }
 
 /* tie_word_embeddings of the wrapper counts, explicit or by model type. */
-static void test_wrapper_ties(void **state)
+TEST(test_wrapper_ties)
 {
-    (void)state;
     const uint64_t head = UINT64_C(64) * 100, untied = numel_of("{" LLAMA "}");
     assert_int_equal(numel_of("{\"model_type\": \"llava\", \"text_config\": {" LLAMA "}}"), untied);
     assert_int_equal(numel_of("{\"model_type\": \"internvl\", \"text_config\": {" LLAMA "}}"), untied - head);
@@ -272,9 +261,8 @@ static void test_wrapper_ties(void **state)
         untied);
 }
 
-static void test_config_errors(void **state)
+TEST(test_config_errors)
 {
-    (void)state;
     bp_model *model = NULL;
     assert_ok(parse("{" LLAMA "}"));
     assert_fails(bp_config_parse(NULL, 0, "x", NULL, &model), BP_ERR_INVALID_ARGUMENT, "NULL");
@@ -296,9 +284,8 @@ static void test_config_errors(void **state)
 }
 
 /* Fields that the table needs, with unusable values. */
-static void test_config_fields(void **state)
+TEST(test_config_fields)
 {
-    (void)state;
 #define FIELD(value)                                                                                                   \
     parse("{\"model_type\": \"llama\", \"hidden_size\": " value                                                        \
           ", \"intermediate_size\": 128, \"num_attention_heads\": 4, "                                                 \
@@ -317,9 +304,8 @@ static void test_config_fields(void **state)
 }
 
 /* As in the modelling code, incomplete patches at the border do not count. */
-static void test_config_rounding(void **state)
+TEST(test_config_rounding)
 {
-    (void)state;
 #define VIT(image)                                                                                                     \
     numel_of("{\"model_type\": \"vit\", \"hidden_size\": 8, \"intermediate_size\": 8, \"num_attention_heads\": 2, "    \
              "\"num_hidden_layers\": 1, \"patch_size\": 16, \"image_size\": " image "}")
@@ -328,9 +314,8 @@ static void test_config_rounding(void **state)
 #undef VIT
 }
 
-static void test_config_dtype(void **state)
+TEST(test_config_dtype)
 {
-    (void)state;
     bp_dtype dtype;
     assert_ok(parse_as("{" LLAMA "}", BP_DTYPE_NONE, &dtype, NULL));
     assert_int_equal(dtype, BP_DTYPE_BF16);
@@ -342,9 +327,8 @@ static void test_config_dtype(void **state)
     assert_int_equal(dtype, BP_DTYPE_FP32);
 }
 
-static void test_config_of_python(void **state)
+TEST(test_config_of_python)
 {
-    (void)state;
     assert_ok(parse("{" LLAMA ", \"limit\": [0.0, Infinity], \"a\": -Infinity, \"b\": NaN, \"c\": \"NaN \\\" NaN\"}"));
     assert_ok(parse("{" LLAMA
                     ", \"lists\": [[], [1, 2], [[1]], [null], [true, 3], [\"a\"]], \"rope_scaling\": {\"a\": 1.5}}"));
@@ -353,9 +337,8 @@ static void test_config_of_python(void **state)
                  ":1:", "the name of a member, got ','");
 }
 
-static void test_config_multimodal(void **state)
+TEST(test_config_multimodal)
 {
-    (void)state;
     uint64_t plain, numel;
     bp_dtype dtype;
     assert_ok(parse_as("{" LLAMA "}", BP_DTYPE_NONE, NULL, &plain));
@@ -375,15 +358,13 @@ static void test_config_multimodal(void **state)
 
 static void assert_reads_as(const char *path, const char *name)
 {
-    bp_model *model = NULL;
+    SCOPED(bp_model_destroy) bp_model *model = NULL;
     assert_ok(bp_model_read(path, NULL, &model));
     assert_string_equal(bp_model_get_info(model)->name, name);
-    bp_model_destroy(&model);
 }
 
-static void test_read_chooses(void **state)
+SCRATCH_TEST(test_read_chooses)
 {
-    (void)state;
     static const char units[] = "{\"format\": \"bucketpool.units/1\", \"units\": [], "
                                 "\"outside\": {\"buckets\": [{\"dtype\": \"bf16\", \"numel\": 3}]}}";
     make_directory("M-1.5");
@@ -415,9 +396,8 @@ static bp_status read_text(const char *name, const char *text)
     return status;
 }
 
-static void test_read_of_other_documents(void **state)
+SCRATCH_TEST(test_read_of_other_documents)
 {
-    (void)state;
     assert_fails(read_text("x.json", "{\"a\": 1}"), BP_ERR_FORMAT, "x.json", "bucketpool.units/1", "model_type",
                  "weight_map");
     assert_fails(read_text("x.json", "{\"format\": \"bucketpool.plan/1\"}"), BP_ERR_FORMAT, "x.json",
@@ -435,9 +415,8 @@ static void test_read_of_other_documents(void **state)
 }
 
 /* An unreadable configuration is an error: no other file of the directory replaces it. */
-static void test_unreadable_configuration(void **state)
+SCRATCH_TEST(test_unreadable_configuration)
 {
-    (void)state;
     bp_model *model = NULL;
     make_directory("u");
     static const char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
@@ -462,9 +441,8 @@ static void test_unreadable_configuration(void **state)
     assert_null(model);
 }
 
-static void test_read_errors(void **state)
+SCRATCH_TEST(test_read_errors)
 {
-    (void)state;
     bp_model *model = NULL;
     assert_fails(bp_model_read(NULL, NULL, &model), BP_ERR_INVALID_ARGUMENT, "NULL");
     assert_fails(bp_model_read("x", NULL, NULL), BP_ERR_INVALID_ARGUMENT, "NULL");
@@ -485,28 +463,4 @@ static void test_read_errors(void **state)
     assert_null(model);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_config_errors),
-        cmocka_unit_test(test_notes),
-        cmocka_unit_test(test_unread_fields),
-        cmocka_unit_test(test_many_unread_fields),
-        cmocka_unit_test(test_strict),
-        cmocka_unit_test(test_heads),
-        cmocka_unit_test(test_kimi_k3),
-        cmocka_unit_test(test_nemotron_nas),
-        cmocka_unit_test(test_options_grow),
-        cmocka_unit_test(test_wrapper_ties),
-        cmocka_unit_test(test_config_fields),
-        cmocka_unit_test(test_config_rounding),
-        cmocka_unit_test(test_config_dtype),
-        cmocka_unit_test(test_config_of_python),
-        cmocka_unit_test(test_config_multimodal),
-        cmocka_unit_test_setup_teardown(test_read_chooses, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(test_read_of_other_documents, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(test_unreadable_configuration, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(test_read_errors, scratch_setup, scratch_teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

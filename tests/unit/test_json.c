@@ -43,9 +43,8 @@ static uint32_t next_random(uint32_t *seed)
     return *seed >> 8;
 }
 
-static void test_like_jansson(void **state)
+TEST(test_like_jansson)
 {
-    (void)state;
     static const char bytes[] = "{}[],:\"\\u0019aeE+-. \n\xc3\xa9\xed\xff\x01tfnl";
     uint32_t seed = 1;
     for (size_t i = 0; i < sizeof documents / sizeof *documents; i++) {
@@ -79,9 +78,8 @@ static void test_like_jansson(void **state)
     }
 }
 
-static void test_messages(void **state)
+TEST(test_messages)
 {
-    (void)state;
     static const struct {
         const char *text, *message;
     } cases[] = {
@@ -114,9 +112,8 @@ static void test_messages(void **state)
     }
 }
 
-static void test_python(void **state)
+TEST(test_python)
 {
-    (void)state;
     const char *text = "{\"a\": [NaN, -Infinity, Infinity, -1], \"b\": \"NaN\"}";
     json_t *document = NULL, *expected = json_loads("{\"a\": [{}, {}, {}, -1], \"b\": \"NaN\"}", 0, NULL);
     bool not_numbers = false;
@@ -207,9 +204,8 @@ static void on_small_stack(reading *r)
     pthread_attr_destroy(&attributes);
 }
 
-static void test_nesting(void **state)
+TEST(test_nesting)
 {
-    (void)state;
     static reader *const readers[] = {read_config, read_units, read_plan, read_safetensors};
     for (size_t i = 0; i < sizeof readers / sizeof *readers; i++) {
         char *texts[] = {nested("", "[", LEVELS, '\0', ""), nested("", "[", 2000, ']', ""),
@@ -231,13 +227,4 @@ static void test_nesting(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_like_jansson),
-        cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_python),
-        cmocka_unit_test(test_nesting),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -42,9 +42,8 @@ static void add_samples(bp_json_writer *w)
     bp_json_end(w);
 }
 
-static void test_layouts(void **state)
+TEST(test_layouts)
 {
-    (void)state;
     static const char *const expected[] = {
         [BP_JSON_LINES] =
             "{\n  \"text\": \"\\\\ \\b\\f\\n\\r\\t\\u0001\\u007f <\xe2\x80\xa8>\",\n  \"pieces\": \"a\\\"b\",\n  "
@@ -177,9 +176,8 @@ static void print_expected(FILE *file, json_t *value, size_t indent, size_t colu
     fprintf(file, "\n%*s%c", (int)indent, "", is_object ? '}' : ']');
 }
 
-static void test_random_documents(void **state)
+TEST(test_random_documents)
 {
-    (void)state;
     uint32_t seed = 7;
     for (int times = 0; times < share_of(3000); times++) {
         json_t *value = random_value(&seed, 0);
@@ -231,9 +229,8 @@ static void assert_read_as(const char *text, bool is_in_page, const char *expect
     free(w.text);
 }
 
-static void test_escapes(void **state)
+TEST(test_escapes)
 {
-    (void)state;
     char text[16], expected[32];
     uint32_t seed = 3;
     for (int page = 0; page < 2; page++) {
@@ -275,9 +272,8 @@ static void test_escapes(void **state)
 
 /* ---- failures -------------------------------------------------------------------------------------------------------------- */
 
-static void test_misuse(void **state)
+TEST(test_misuse)
 {
-    (void)state;
     for (int kind = 0; kind < 6; kind++) {
         bp_json_writer w = {0};
         if (kind > 1)
@@ -329,9 +325,8 @@ static bp_status save_much(bp_json_layout layout, const char *path)
     return bp_json_save(&w, path);
 }
 
-static void test_allocation_failures(void **state)
+SCRATCH_TEST(test_allocation_failures)
 {
-    (void)state;
     for (int layout = BP_JSON_LINES; layout <= BP_JSON_COMPACT; layout++) {
         unsigned fails = 1;
         for (bp_status status = BP_ERR_NO_HOST_MEMORY; status != BP_OK; fails++) {
@@ -350,9 +345,8 @@ static void test_allocation_failures(void **state)
     }
 }
 
-static void test_outputs(void **state)
+SCRATCH_TEST(test_outputs)
 {
-    (void)state;
     bp_output output;
     char twice[2][2048] = {{0}};
     assert_ok(bp_output_open(&output, in_scratch("x.json")));
@@ -374,15 +368,4 @@ static void test_outputs(void **state)
     assert_int_equal(save_much(BP_JSON_LINES, "/dev/full"), BP_ERR_IO);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layouts),
-        cmocka_unit_test(test_random_documents),
-        cmocka_unit_test(test_escapes),
-        cmocka_unit_test(test_misuse),
-        cmocka_unit_test_setup_teardown(test_allocation_failures, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(test_outputs, scratch_setup, scratch_teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -1,17 +1,10 @@
 /* Views of models and buckets; their structs from older and newer callers. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/harness.h"
 
 #include <bucketpool/model.h>
 
 #include <stdio.h>
 #include <string.h>
-
-#define assert_ok(call) assert_int_equal(call, BP_OK)
 
 static bp_model *make_model(void)
 {
@@ -29,11 +22,10 @@ static bp_model *make_model(void)
     return model;
 }
 
-static void test_model_info(void **state)
+TEST(test_model_info)
 {
-    (void)state;
     assert_null(bp_model_get_info(NULL));
-    bp_model *model;
+    SCOPED(bp_model_destroy) bp_model *model = NULL;
     assert_ok(bp_model_create("m", &model));
     const bp_model_info *info = bp_model_get_info(model);
     assert_string_equal(info->name, "m");
@@ -70,12 +62,10 @@ static void test_model_info(void **state)
     assert_int_equal(bp_model_add_bucket(model, &bad), BP_ERR_INVALID_ARGUMENT);
     assert_int_equal(bp_model_get_info(model)->given_bucket_count, 40);
     assert_string_equal(bp_model_get_info(model)->units[39].name, "u39");
-    bp_model_destroy(&model);
 }
 
-static void test_buckets_info(void **state)
+TEST(test_buckets_info)
 {
-    (void)state;
     assert_null(bp_buckets_get_info(NULL));
     bp_model *model = make_model();
     bp_parameter p;
@@ -87,7 +77,7 @@ static void test_buckets_info(void **state)
     p.flags = BP_PARAMETER_FROZEN;
     assert_ok(bp_model_add_parameter(model, &p));
     bp_buckets_config config;
-    bp_buckets *buckets;
+    SCOPED(bp_buckets_destroy) bp_buckets *buckets = NULL;
     assert_ok(bp_buckets_config_init(&config, sizeof config));
     config.dp = 4;
     assert_ok(bp_buckets_create(model, &config, &buckets));
@@ -104,16 +94,14 @@ static void test_buckets_info(void **state)
     assert_true(info->buckets[1].unit == BP_OUTSIDE && info->buckets[1].frozen == 1);
     assert_true(info->buckets[1].grad_numel == 0 && info->buckets[1].grad_padded_numel == 0);
     assert_int_equal(info->persistent_bytes, 8 * 2);
-    bp_buckets_destroy(&buckets);
 }
 
 /* ---- structs of other sizes --------------------------------------------------------------------------------------------- */
 
 /* Input structs of other sizes: missing fields get their defaults, unknown ones must be 0. */
-static void test_inputs_of_other_sizes(void **state)
+TEST(test_inputs_of_other_sizes)
 {
-    (void)state;
-    bp_model *model = make_model();
+    SCOPED(bp_model_destroy) bp_model *model = make_model();
     union {
         bp_parameter parameter;
         bp_given_bucket bucket;
@@ -156,13 +144,11 @@ static void test_inputs_of_other_sizes(void **state)
     assert_int_equal(bp_model_add_parameter(model, (const bp_parameter *)&none), BP_ERR_INVALID_ARGUMENT);
     assert_int_equal(bp_model_add_bucket(model, NULL), BP_ERR_INVALID_ARGUMENT);
     assert_int_equal(bp_model_add_event(model, NULL), BP_ERR_INVALID_ARGUMENT);
-    bp_model_destroy(&model);
 }
 
-static void test_configurations_of_other_sizes(void **state)
+TEST(test_configurations_of_other_sizes)
 {
-    (void)state;
-    bp_model *model = make_model();
+    SCOPED(bp_model_destroy) bp_model *model = make_model();
     union {
         bp_buckets_config config;
         unsigned char bytes[sizeof(bp_buckets_config) + 16];
@@ -172,7 +158,7 @@ static void test_configurations_of_other_sizes(void **state)
     assert_ok(bp_buckets_config_init(&theirs.config, older));
     assert_true(theirs.config.size == older && theirs.config.dp == 64 && theirs.bytes[older] == 0x55);
     theirs.config.dp = 2;
-    bp_buckets *buckets;
+    SCOPED(bp_buckets_destroy) bp_buckets *buckets = NULL;
     assert_ok(bp_buckets_create(model, &theirs.config, &buckets));
     assert_int_equal(bp_buckets_get_info(buckets)->request_count, 2); /* roles: the default */
     bp_buckets_destroy(&buckets);
@@ -187,17 +173,6 @@ static void test_configurations_of_other_sizes(void **state)
     assert_ok(bp_buckets_create(model, NULL, &buckets)); /* the defaults: dp 64 */
     assert_int_equal(bp_buckets_get_info(buckets)->request_count, 2);
     assert_int_equal(bp_buckets_get_info(buckets)->buckets[0].shards, 64);
-    bp_buckets_destroy(&buckets);
-    bp_model_destroy(&model);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_model_info),
-        cmocka_unit_test(test_buckets_info),
-        cmocka_unit_test(test_inputs_of_other_sizes),
-        cmocka_unit_test(test_configurations_of_other_sizes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

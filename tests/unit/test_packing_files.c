@@ -44,9 +44,8 @@ static const char *intervals_of(const bp_packing_file *file)
     return text;
 }
 
-static void test_rows(void **state)
+TEST(test_rows)
 {
-    (void)state;
     bp_packing_file *file = parse_good("id,lower,upper,size,gaps\na,0,9,100,1-4\nb,2,5,7,\n");
     const bp_packing *packing = bp_packing_file_packing(file);
     assert_int_equal(bp_packing_get_info(packing)->item_count, 2);
@@ -65,9 +64,8 @@ static void test_rows(void **state)
     assert_null(bp_packing_file_offsets(NULL));
 }
 
-static void test_columns_in_any_order(void **state)
+TEST(test_columns_in_any_order)
 {
-    (void)state;
     bp_packing_file *file = parse_good("offset,size,gaps,upper,id,lower\n50,8,,7,x,3\n0,9,4-5,6,y,3\n");
     const uint64_t *offsets = bp_packing_file_offsets(file);
     assert_int_equal(bp_packing_get_info(bp_packing_file_packing(file))->sizes[1], 9);
@@ -87,9 +85,8 @@ static void assert_reads_like_plain(const char *text)
     bp_packing_file_destroy(&file);
 }
 
-static void test_line_ends_and_quotes(void **state)
+TEST(test_line_ends_and_quotes)
 {
-    (void)state;
     assert_reads_like_plain("id,lower,upper,size\na,0,2,1\nb,2,5,7\n");
     assert_reads_like_plain("id,lower,upper,size\na,0,2,1\nb,2,5,7");
     assert_reads_like_plain("id,lower,upper,size\r\na,0,2,1\r\nb,2,5,7\r\n");
@@ -113,9 +110,8 @@ static const char *intervals_with_gaps(const char *gaps)
     return lives;
 }
 
-static void test_gaps(void **state)
+TEST(test_gaps)
 {
-    (void)state;
     assert_string_equal(intervals_with_gaps(""), "0:[10,20)");
     assert_string_equal(intervals_with_gaps("  "), "0:[10,20)");
     assert_string_equal(intervals_with_gaps("12-13"), "0:[10,12) 0:[13,20)");
@@ -127,9 +123,8 @@ static void test_gaps(void **state)
     assert_string_equal(intervals_with_gaps("10-19"), "0:[19,20)");
 }
 
-static void test_largest_numbers(void **state)
+TEST(test_largest_numbers)
 {
-    (void)state;
     bp_packing_file *file = parse_good("id,lower,upper,size,gaps,offset\n"
                                        "a,0,18446744073709551615,18446744073709551615,1-18446744073709551614,0\n"
                                        "b,007,8,0,,18446744073709551615\n");
@@ -141,9 +136,8 @@ static void test_largest_numbers(void **state)
 
 #define HEADER "id,lower,upper,size,gaps\n"
 
-static void test_header_errors(void **state)
+TEST(test_header_errors)
 {
-    (void)state;
     assert_fails(parse(""), BP_ERR_FORMAT, "d/x.csv:1:1: empty", "id, lower, upper, size");
     assert_fails(parse("\xEF\xBB\xBF"), BP_ERR_FORMAT, "d/x.csv:1:1: empty");
     assert_fails(parse("\n"), BP_ERR_FORMAT, "d/x.csv:1:1: unknown column \"\"");
@@ -161,9 +155,8 @@ static void test_header_errors(void **state)
     assert_fails(parse("id\tlower\n"), BP_ERR_FORMAT, "d/x.csv:1:3: control byte 0x09", "comma");
 }
 
-static void test_row_errors(void **state)
+TEST(test_row_errors)
 {
-    (void)state;
     assert_fails(parse(HEADER "a,0,1,1\n"), BP_ERR_FORMAT, "d/x.csv:2:7: the row ends at field 4 of 5", "size");
     assert_fails(parse(HEADER "a"), BP_ERR_FORMAT, "d/x.csv:2:1: the row ends at field 1 of 5");
     assert_fails(parse(HEADER "a,0,1,1,,9\n"), BP_ERR_FORMAT, "d/x.csv:2:10: more fields than the 5 columns");
@@ -180,9 +173,8 @@ static void test_row_errors(void **state)
     assert_fails(parse(HEADER "\xc2\x9b,0,1,1,\n"), BP_ERR_FORMAT, "d/x.csv:2:1: id \"<U+009B>\"", "control");
 }
 
-static void test_quote_and_control_errors(void **state)
+TEST(test_quote_and_control_errors)
 {
-    (void)state;
     bp_packing_file *file;
     static const char nul[] = HEADER "a,0,\0001,1,\n";
     assert_fails(parse_bytes(nul, sizeof nul - 1, &file), BP_ERR_FORMAT, "d/x.csv:2:5: control byte 0x00");
@@ -198,9 +190,8 @@ static void test_quote_and_control_errors(void **state)
     assert_fails(parse(HEADER "\"a\"b,0,1,1,\n"), BP_ERR_FORMAT, "d/x.csv:2:4: expected a comma");
 }
 
-static void test_number_errors(void **state)
+TEST(test_number_errors)
 {
-    (void)state;
     assert_fails(parse(HEADER "a,-1,1,1,\n"), BP_ERR_FORMAT, "d/x.csv:2:3: lower \"-1\"", "18446744073709551615");
     assert_fails(parse(HEADER "a,+1,1,1,\n"), BP_ERR_FORMAT, "d/x.csv:2:3: lower \"+1\"");
     assert_fails(parse(HEADER "a,0,1.5,1,\n"), BP_ERR_FORMAT, "d/x.csv:2:5: upper \"1.5\"");
@@ -229,9 +220,8 @@ static bp_status parse_gaps(const char *gaps)
     return parse(text);
 }
 
-static void test_gap_errors(void **state)
+TEST(test_gap_errors)
 {
-    (void)state;
     assert_fails(parse_gaps("12"), BP_ERR_FORMAT, "d/x.csv:2:11: gap \"12\"", "4-6");
     assert_fails(parse_gaps("12-"), BP_ERR_FORMAT, "d/x.csv:2:11: gap \"12-\"");
     assert_fails(parse_gaps("-12"), BP_ERR_FORMAT, "d/x.csv:2:11: gap \"-12\"");
@@ -253,9 +243,8 @@ static void test_gap_errors(void **state)
     assert_fails(parse_gaps("15-20 10-15"), BP_ERR_FORMAT, "leave nothing");
 }
 
-static void test_read(void **state)
+SCRATCH_TEST(test_read)
 {
-    (void)state;
     bp_packing_file *file = NULL;
     write_text("x.csv", HEADER "a,0,1,1,\n");
     assert_ok(bp_packing_file_read(in_scratch("x.csv"), &file));
@@ -292,9 +281,8 @@ static const char *written(const char *text, const uint64_t *offsets)
     return read;
 }
 
-static void test_write(void **state)
+SCRATCH_TEST(test_write)
 {
-    (void)state;
     const uint64_t offsets[] = {5, UINT64_MAX - 7};
     assert_string_equal(written("id,lower,upper,size\na,0,2,1\nb,2,5,7", offsets),
                         "id,lower,upper,size,offset\na,0,2,1,5\nb,2,5,7,18446744073709551608\n");
@@ -306,9 +294,8 @@ static void test_write(void **state)
                         "id,lower,upper,size,offset\n\"a,\"\"b\",0,2,1,5\n\"\"\"\",2,5,7,18446744073709551608\n");
 }
 
-static void test_write_errors(void **state)
+SCRATCH_TEST(test_write_errors)
 {
-    (void)state;
     const uint64_t offsets[] = {0};
     bp_packing_file *file = parse_good(HEADER "a,0,1,1,\n");
     assert_fails(bp_packing_file_write(file, offsets, in_scratch("no/such.csv")), BP_ERR_IO, "no/such.csv");
@@ -322,9 +309,8 @@ static void test_write_errors(void **state)
 }
 
 /* Many rows with many gaps. */
-static void test_large(void **state)
+TEST(test_large)
 {
-    (void)state;
     char *text = NULL;
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);
@@ -348,9 +334,8 @@ static void test_large(void **state)
     free(text);
 }
 
-static void test_faults(void **state)
+TEST(test_faults)
 {
-    (void)state;
     bp_packing_file *file = parse_good("id,lower,upper,size,offset\na,0,4,10,0\nb,4,8,10,0\nc,2,6,5,9\n");
     const bp_packing *packing = bp_packing_file_packing(file);
     const uint64_t good[] = {0, 0, 10};
@@ -366,24 +351,4 @@ static void test_faults(void **state)
     bp_packing_file_destroy(&file);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_columns_in_any_order),
-        cmocka_unit_test(test_line_ends_and_quotes),
-        cmocka_unit_test(test_gaps),
-        cmocka_unit_test(test_largest_numbers),
-        cmocka_unit_test(test_header_errors),
-        cmocka_unit_test(test_row_errors),
-        cmocka_unit_test(test_quote_and_control_errors),
-        cmocka_unit_test(test_number_errors),
-        cmocka_unit_test(test_gap_errors),
-        cmocka_unit_test_setup_teardown(test_read, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(test_write, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(test_write_errors, scratch_setup, scratch_teardown),
-        cmocka_unit_test(test_large),
-        cmocka_unit_test(test_faults),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -56,9 +56,8 @@ static void assert_text(bp_pickle_value value, const char *text)
     assert_memory_equal(value.text, text, value.count);
 }
 
-static void test_integers(void **state)
+TEST(test_integers)
 {
-    (void)state;
     assert_ok(PARSE(
         P2 "](K\xffM\x01\x02J\xff\xff\xff\xffJ\x00\x00\x00\x80\x8a\x00\x8a\x01\x80\x8a\x09\xff\xff\xff\xff\xff\xff\xff"
            "\xff\x00\x8a\x09\x01\x00\x00\x00\x00\x00\x00\x00\xff\x8b\x02\x00\x00\x00\x00\x01\x88\x89Ne."));
@@ -82,9 +81,8 @@ static void test_integers(void **state)
     REFUSES(P2 "\x8a\x09\xff", "expected 9 bytes, 1 are left");
 }
 
-static void test_texts(void **state)
+TEST(test_texts)
 {
-    (void)state;
     assert_ok(PARSE(P4 "(X\x02\x00\x00\x00h\xc3\x8c\x01"
                        "a\x8d\x01\x00\x00\x00\x00\x00\x00\x00"
                        "bU\x01"
@@ -112,9 +110,8 @@ static void test_texts(void **state)
     REFUSES(P2 "G\x00\x00", "8 bytes");
 }
 
-static void test_containers(void **state)
+TEST(test_containers)
 {
-    (void)state;
     assert_ok(PARSE(P2 "}(X\x01\x00\x00\x00"
                        "a](K\x01K\x02"
                        "eX\x01\x00\x00\x00"
@@ -140,9 +137,8 @@ static void test_containers(void **state)
     bp_pickle_finish(&p);
 }
 
-static void test_long_lists(void **state)
+TEST(test_long_lists)
 {
-    (void)state;
     enum { ITEMS = 5000 };
     static char data[3 + ITEMS * 3 + 1] = P2 "]";
     for (size_t i = 0; i < ITEMS; i++) {
@@ -159,9 +155,8 @@ static void test_long_lists(void **state)
 }
 
 /* Lists that grow alternately, batch by batch: their items move, or stay if there is room. */
-static void test_lists_that_grow_in_turn(void **state)
+TEST(test_lists_that_grow_in_turn)
 {
-    (void)state;
     enum { LISTS = 3, ROUNDS = 60 };
     static char data[1 << 16];
     size_t bytes = 0;
@@ -199,9 +194,8 @@ static void test_lists_that_grow_in_turn(void **state)
 }
 
 /* Memory per opcode relative to the data: arrays have at most half more than they need. */
-static void test_budget(void **state)
+TEST(test_budget)
 {
-    (void)state;
     enum { OPCODES = 1 << 18 };
     static char data[2 * OPCODES + 8];
     const struct {
@@ -233,9 +227,8 @@ static void test_budget(void **state)
 }
 
 /* 200 levels of pairs that share their members: 2^200 items for a reader that copies. */
-static void test_shared_pairs(void **state)
+TEST(test_shared_pairs)
 {
-    (void)state;
     static char data[4 + 200 * 4 + 1];
     memcpy(data, P4 ")\x94", 4);
     for (int i = 0; i < 200; i++)
@@ -253,9 +246,8 @@ static void test_shared_pairs(void **state)
     bp_pickle_finish(&p);
 }
 
-static void test_memo(void **state)
+TEST(test_memo)
 {
-    (void)state;
     assert_ok(PARSE(
         P4 "\x95\x16\x00\x00\x00\x00\x00\x00\x00]\x94(\x8c\x01x\x94h\x01r\x07\x00\x00\x00j\x07\x00\x00\x00g7\np8\nh\x08"
            "e."));
@@ -276,9 +268,8 @@ static void test_memo(void **state)
     REFUSES(P4 "\x95\xff\x00\x00\x00\x00\x00\x00\x00N.", "a frame of 255 bytes, but 2 are left");
 }
 
-static void test_what_is_no_data(void **state)
+TEST(test_what_is_no_data)
 {
-    (void)state;
     REFUSES(P2 "cos\nsystem\nX\x02\x00\x00\x00ls\x85R.", "byte 2", "names the global os.system");
     REFUSES(P2 "cos", "names the global os.;");
     REFUSES(P2 "(ios\nsystem\n.", "names the global os.system");
@@ -314,9 +305,8 @@ static void test_what_is_no_data(void **state)
     }
 }
 
-static void test_what_does_not_end(void **state)
+TEST(test_what_does_not_end)
 {
-    (void)state;
     REFUSES("", "byte 0", "expected a pickle of protocol 2 to 5");
     REFUSES("{\"a\": 1}", "expected a pickle");
     REFUSES("\x80\x01N.", "pickle protocol 1, expected 2 to 5");
@@ -348,19 +338,7 @@ static void test_what_does_not_end(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_integers),
-        cmocka_unit_test(test_texts),
-        cmocka_unit_test(test_containers),
-        cmocka_unit_test(test_long_lists),
-        cmocka_unit_test(test_lists_that_grow_in_turn),
-        cmocka_unit_test(test_budget),
-        cmocka_unit_test(test_shared_pairs),
-        cmocka_unit_test(test_memo),
-        cmocka_unit_test(test_what_is_no_data),
-        cmocka_unit_test(test_what_does_not_end),
-    };
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = run_registered(NULL, NULL, NULL, NULL);
     free(held);
     return failed;
 }

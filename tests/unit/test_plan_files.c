@@ -61,10 +61,9 @@ static void assert_same_plan(const bp_plan *a, const bp_plan *b)
     }
 }
 
-static void test_round_trip(void **state)
+SCRATCH_TEST(test_round_trip)
 {
-    (void)state;
-    bp_plan *plan = make_plan(), *read = NULL;
+    SCOPED(bp_plan_destroy) bp_plan *plan = make_plan(), *read = NULL;
     assert_int_equal(bp_plan_set_group(plan, 0, "actor's"), BP_OK);
     assert_int_equal(bp_plan_write(plan, in_scratch("plan.json")), BP_OK);
     assert_int_equal(bp_plan_read(in_scratch("plan.json"), &read), BP_OK);
@@ -74,8 +73,6 @@ static void test_round_trip(void **state)
     assert_string_equal(info->options[0].key, "dp");
     assert_string_equal(info->options[0].value, "1");
     assert_string_equal(info->slabs[0].group, "actor's");
-    bp_plan_destroy(&read);
-    bp_plan_destroy(&plan);
 }
 
 /* The plan's file as a mutable document. */
@@ -108,9 +105,8 @@ static json_t *request(json_t *document, size_t index)
     return found;
 }
 
-static void test_edited_requests(void **state)
+SCRATCH_TEST(test_edited_requests)
 {
-    (void)state;
     /* every number that places or sizes a bucket is covered by the fingerprint, even where the plan stays well-formed */
     static const struct {
         const char *member;
@@ -199,9 +195,8 @@ static bool edit_leaf(json_t *value, size_t *left)
 }
 
 /* Nothing in a saved plan is believed without a check. */
-static void test_every_leaf(void **state)
+SCRATCH_TEST(test_every_leaf)
 {
-    (void)state;
     size_t edited = 0;
     for (;; edited++) {
         size_t left = edited;
@@ -215,9 +210,8 @@ static void test_every_leaf(void **state)
     assert_in_range(edited, 80, 200);
 }
 
-static void test_broken_documents(void **state)
+SCRATCH_TEST(test_broken_documents)
 {
-    (void)state;
     static const char *const members[] = {"format", "model", "policy",   "copies",      "alignment", "bytes",
                                           "bound",  "slabs", "requests", "fingerprint", "checksum",  "options"};
     for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
@@ -243,20 +237,17 @@ static void test_broken_documents(void **state)
 }
 
 /* Texts that would not survive a round trip are refused. */
-static void test_texts_that_are_not_utf8(void **state)
+SCRATCH_TEST(test_texts_that_are_not_utf8)
 {
-    (void)state;
-    bp_plan *plan = make_plan();
+    SCOPED(bp_plan_destroy) bp_plan *plan = make_plan();
     assert_ok(bp_plan_set_option(plan, "note", "\xc3"));
     assert_fails(bp_plan_write(plan, in_scratch("no.json")), BP_ERR_INVALID_ARGUMENT, "UTF-8");
     assert_int_equal(access(in_scratch("no.json"), F_OK), -1);
-    bp_plan_destroy(&plan);
 }
 
 /* Unused gradients of an evaluation have no address in plan and file. */
-static void test_unused_requests(void **state)
+SCRATCH_TEST(test_unused_requests)
 {
-    (void)state;
     const bp_plan_request requests[] = {
         {.unit = "a", .dtype = BP_DTYPE_BF16, .placement = BP_PLACE_PLANNED, .bytes = 256},
         {.unit = "a", .role = BP_ROLE_GRAD, .dtype = BP_DTYPE_FP32, .bytes = 512}};
@@ -271,7 +262,7 @@ static void test_unused_requests(void **state)
                                .requests = requests,
                                .slab_count = 1,
                                .slabs = &slab};
-    bp_plan *plan, *read = NULL;
+    SCOPED(bp_plan_destroy) bp_plan *plan = NULL, *read = NULL;
     assert_int_equal(bp_plan_from_info(&info, &plan), BP_OK);
     assert_int_equal(bp_plan_write(plan, in_scratch("plan.json")), BP_OK);
     assert_int_equal(bp_plan_read(in_scratch("plan.json"), &read), BP_OK);
@@ -280,14 +271,11 @@ static void test_unused_requests(void **state)
     uint32_t id = 9;
     assert_int_equal(bp_plan_find(read, "a", 0, BP_ROLE_GRAD, BP_DTYPE_FP32, 512, &id), BP_ERR_MISMATCH);
     assert_int_equal(id, 9);
-    bp_plan_destroy(&read);
-    bp_plan_destroy(&plan);
 }
 
-static void test_unsaveable_plans(void **state)
+SCRATCH_TEST(test_unsaveable_plans)
 {
-    (void)state;
-    bp_plan *plan = NULL;
+    SCOPED(bp_plan_destroy) bp_plan *plan = NULL;
     assert_int_equal(bp_plan_write(NULL, "x"), BP_ERR_INVALID_ARGUMENT);
     assert_int_equal(bp_plan_read(in_scratch("missing.json"), &plan), BP_ERR_IO);
     assert_null(plan);
@@ -303,19 +291,6 @@ static void test_unsaveable_plans(void **state)
     info.feasible = 1;
     assert_int_equal(bp_plan_from_info(&info, &plan), BP_OK);
     assert_int_equal(bp_plan_write(plan, in_scratch("plan.json")), BP_ERR_UNSUPPORTED); /* no request is ever live */
-    bp_plan_destroy(&plan);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_round_trip, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(test_edited_requests, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(test_every_leaf, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(test_broken_documents, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(test_unused_requests, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(test_unsaveable_plans, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(test_texts_that_are_not_utf8, scratch_setup, scratch_teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

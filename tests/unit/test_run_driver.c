@@ -1,28 +1,23 @@
 /* The pool driver of `run`. It must detect faults that correct pools never have, so it runs on devices that omit waits or fail; also
  * patterns and programs of steps. */
+#include "support/harness.h"
+
 #include <bucketpool/bucketpool.h>
 #include <bucketpool/device_ops.h>
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include <cmocka.h>
-
 #include "devices/device.h"
 #include "run/driver.h"
 #include "support/trace_device.h"
 
-#define OK(call) assert_int_equal((call), BP_OK)
-
 /* ---- patterns ------------------------------------------------------------------------------------------------------------- */
 
-static void test_patterns(void **state)
+TEST(test_patterns)
 {
-    (void)state;
     enum { MOST = 1400 };
     unsigned char memory[MOST + 8];
     pattern_difference difference;
@@ -44,9 +39,8 @@ static void test_patterns(void **state)
 }
 
 /* One byte in 256 of another bucket's pattern matches by chance, but every word differs. */
-static void test_patterns_differ(void **state)
+TEST(test_patterns_differ)
 {
-    (void)state;
     enum { BYTES = 8192 };
     static unsigned char one[BYTES], other[BYTES];
     const uint64_t seeds[] = {pattern_seed(1, 0, 0, 0), pattern_seed(1, 1, 0, 0), pattern_seed(1, 0, 1, 0),
@@ -64,9 +58,8 @@ static void test_patterns_differ(void **state)
 }
 
 /* Filling in pieces equals filling at once, and digests of pieces add up; digests depend on every byte and its position. */
-static void test_pieces(void **state)
+TEST(test_pieces)
 {
-    (void)state;
     enum { BYTES = 5003, PIECE = 1024 };
     static unsigned char whole[BYTES], pieces[BYTES];
     uint64_t digest = 0;
@@ -105,7 +98,7 @@ typedef struct scenario {
 static bp_schedule_config default_schedule(void)
 {
     bp_schedule_config config;
-    OK(bp_schedule_config_init(&config, sizeof config));
+    assert_ok(bp_schedule_config_init(&config, sizeof config));
     return config;
 }
 
@@ -130,31 +123,31 @@ static bp_schedule_config numbered_schedule(int number)
 static scenario make_scenario(bp_schedule_config schedule_config)
 {
     scenario s = {0};
-    OK(bp_model_create("scenario", &s.model));
+    assert_ok(bp_model_create("scenario", &s.model));
     for (uint32_t u = 0; u < 8; u++) {
         char name[8] = {'u', (char)('0' + u), '\0'};
         uint32_t unit;
-        OK(bp_model_add_unit(s.model, name, u == 3 ? 2 : BP_OUTSIDE, &unit));
+        assert_ok(bp_model_add_unit(s.model, name, u == 3 ? 2 : BP_OUTSIDE, &unit));
         for (int i = 0; i < 2; i++) {
             const bp_given_bucket bucket = {.size = sizeof bucket,
                                             .unit = (int32_t)unit,
                                             .dtype = i == 0 ? BP_DTYPE_BF16 : BP_DTYPE_FP8_E4M3,
                                             .numel = 20000 + 100 * u + (uint32_t)i};
-            OK(bp_model_add_bucket(s.model, &bucket));
+            assert_ok(bp_model_add_bucket(s.model, &bucket));
         }
     }
     static const uint32_t order[] = {0, 1, 2, 4, 5, 4, 6, 7};
-    OK(bp_model_set_order(s.model, order, sizeof order / sizeof *order));
+    assert_ok(bp_model_set_order(s.model, order, sizeof order / sizeof *order));
     bp_buckets_config buckets_config;
-    OK(bp_buckets_config_init(&buckets_config, sizeof buckets_config));
+    assert_ok(bp_buckets_config_init(&buckets_config, sizeof buckets_config));
     buckets_config.bucketing = BP_BUCKETING_GIVEN;
     buckets_config.padding = BP_PADDING_GIVEN;
     buckets_config.roles = ALL_ROLES;
-    OK(bp_buckets_create(s.model, &buckets_config, &s.buckets));
-    OK(bp_schedule_create_training(s.buckets, &schedule_config, &s.schedule));
+    assert_ok(bp_buckets_create(s.model, &buckets_config, &s.buckets));
+    assert_ok(bp_schedule_create_training(s.buckets, &schedule_config, &s.schedule));
     bp_plan_config plan_config;
-    OK(bp_plan_config_init(&plan_config, sizeof plan_config));
-    OK(bp_plan_create(s.buckets, s.schedule, &plan_config, &s.plan));
+    assert_ok(bp_plan_config_init(&plan_config, sizeof plan_config));
+    assert_ok(bp_plan_create(s.buckets, s.schedule, &plan_config, &s.plan));
     return s;
 }
 
@@ -207,7 +200,7 @@ static size_t assert_interval(const scenario *s, const program *p, const bp_inte
 static void assert_program(const scenario *s)
 {
     program p;
-    OK(program_init(s->buckets, s->schedule, &p));
+    assert_ok(program_init(s->buckets, s->schedule, &p));
     assert_int_equal(p.steps, bp_schedule_get_info(s->schedule)->step_count);
     size_t intervals = 0, held = 0, checks = 0;
     for (uint32_t i = 0; i < p.requests; i++) {
@@ -230,13 +223,11 @@ static void assert_program(const scenario *s)
     program_finish(&p);
 }
 
-static void test_programs(void **state)
+TEST(test_programs)
 {
-    (void)state;
     for (int number = 0; number < SCHEDULES; number++) {
-        scenario s = make_scenario(numbered_schedule(number));
+        SCOPED(free_scenario) scenario s = make_scenario(numbered_schedule(number));
         assert_program(&s);
-        free_scenario(&s);
     }
 }
 
@@ -286,11 +277,11 @@ static outcome drive(scenario *s, bp_device *device, bool has_memory, int iterat
 static void assert_right(scenario *s)
 {
     bp_device *devices[2];
-    OK(bp_device_create_host(NULL, &devices[0]));
-    OK(bp_device_create_null(&devices[1]));
+    assert_ok(bp_device_create_host(NULL, &devices[0]));
+    assert_ok(bp_device_create_null(&devices[1]));
     for (int i = 0; i < 2; i++) {
         outcome o = drive(s, devices[i], i == 0, 7);
-        OK(o.status);
+        assert_ok(o.status);
         assert_int_equal(o.result.iterations, 7);
         assert_int_equal(o.result.corrupted, 0);
         assert_int_equal(o.result.checked > 0, i == 0);
@@ -298,13 +289,11 @@ static void assert_right(scenario *s)
     }
 }
 
-static void test_right_pool(void **state)
+TEST(test_right_pool)
 {
-    (void)state;
     for (int number = 0; number < SCHEDULES; number++) {
-        scenario s = make_scenario(numbered_schedule(number));
+        SCOPED(free_scenario) scenario s = make_scenario(numbered_schedule(number));
         assert_right(&s);
-        free_scenario(&s);
     }
 }
 
@@ -349,16 +338,15 @@ static void keep(void *self)
 }
 
 /* Staging through the host, in pieces of any size, checks the same buckets and bytes. */
-static void test_staging(void **state)
+TEST(test_staging)
 {
-    (void)state;
     for (int number = 0; number < SCHEDULES; number++) {
-        scenario s = make_scenario(numbered_schedule(number));
+        SCOPED(free_scenario) scenario s = make_scenario(numbered_schedule(number));
         bp_device *host, *hidden;
         void *self;
-        OK(bp_device_create_host(NULL, &host));
+        assert_ok(bp_device_create_host(NULL, &host));
         outcome direct = drive(&s, host, true, 4);
-        OK(direct.status);
+        assert_ok(direct.status);
         reachable = bp_device_table(host, &self);
         bp_device_ops ops = *reachable;
         ops.traits = hide;
@@ -368,10 +356,10 @@ static void test_staging(void **state)
         ops.destroy = keep;
         for (uint64_t piece = 4096; piece <= 65536; piece *= 4) {
             pins = unpins = copies = 0;
-            OK(bp_device_create(&ops, self, &hidden));
+            assert_ok(bp_device_create(&ops, self, &hidden));
             assert_int_equal(bp_device_is_host_accessible(hidden), 0);
             outcome o = drive_in_pieces(&s, hidden, true, 4, piece);
-            OK(o.status);
+            assert_ok(o.status);
             assert_int_equal(o.result.corrupted, 0);
             assert_int_equal(o.result.checked, direct.result.checked);
             assert_int_equal(o.result.checked_bytes, direct.result.checked_bytes);
@@ -383,7 +371,6 @@ static void test_staging(void **state)
             bp_device_destroy(&hidden);
         }
         bp_device_destroy(&host);
-        free_scenario(&s);
     }
 }
 
@@ -437,15 +424,14 @@ static bp_status call_slowly(void *self, void *stream, bp_host_function *functio
 #define RACES_ARE_REPORTED 0
 #endif
 
-static void test_forgotten_waits_are_found(void **state)
+TEST(test_forgotten_waits_are_found)
 {
-    (void)state;
     if (RACES_ARE_REPORTED)
         return;
-    scenario s = make_scenario(default_schedule());
+    SCOPED(free_scenario) scenario s = make_scenario(default_schedule());
     bp_device *host, *broken;
     void *self;
-    OK(bp_device_create_host(NULL, &host));
+    assert_ok(bp_device_create_host(NULL, &host));
     right = bp_device_table(host, &self);
     bp_device_ops ops = *right;
     ops.stream_create = note_stream;
@@ -458,9 +444,9 @@ static void test_forgotten_waits_are_found(void **state)
         made_second = NULL;
         streams_made = 0;
         ops.stream_wait = forgets ? forget_acquires : right->stream_wait;
-        OK(bp_device_create(&ops, self, &broken));
+        assert_ok(bp_device_create(&ops, self, &broken));
         outcome o = drive(&s, broken, true, 1);
-        OK(o.status);
+        assert_ok(o.status);
         bp_device_destroy(&broken);
         if (!forgets) {
             assert_int_equal(o.result.corrupted, 0);
@@ -474,7 +460,6 @@ static void test_forgotten_waits_are_found(void **state)
                         bp_plan_get_info(s.plan)->requests[o.result.first.request].bytes - 1);
     }
     bp_device_destroy(&host);
-    free_scenario(&s);
 }
 
 /* ---- devices that fail ------------------------------------------------------------------------------------------------------------ */
@@ -497,15 +482,14 @@ static bp_status fail_once(void *user, const device_call *call)
     }
 }
 
-static void test_failing_devices(void **state)
+TEST(test_failing_devices)
 {
-    (void)state;
-    scenario s = make_scenario(default_schedule());
+    SCOPED(free_scenario) scenario s = make_scenario(default_schedule());
     bool failed = true;
     for (int at = 1; failed; at += at < 200 ? 7 : 61) {
         bp_device *host, *device;
-        OK(bp_device_create_host(NULL, &host));
-        OK(trace_device_create(host, fail_once, NULL, &device));
+        assert_ok(bp_device_create_host(NULL, &host));
+        assert_ok(trace_device_create(host, fail_once, NULL, &device));
         bp_device_destroy(&host);
         calls_left = at;
         outcome o = drive(&s, device, true, 2);
@@ -514,20 +498,6 @@ static void test_failing_devices(void **state)
         assert_int_equal(o.result.corrupted, 0);
         bp_device_destroy(&device);
     }
-    free_scenario(&s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_patterns),
-        cmocka_unit_test(test_patterns_differ),
-        cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_programs),
-        cmocka_unit_test(test_right_pool),
-        cmocka_unit_test(test_staging),
-        cmocka_unit_test(test_forgotten_waits_are_found),
-        cmocka_unit_test(test_failing_devices),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -66,9 +66,8 @@ static bp_status parse_header(const char *header, uint64_t data_bytes)
 #define ONE(dtype, shape, offsets)                                                                                     \
     "{\"w\": {\"dtype\": " dtype ", \"shape\": " shape ", \"data_offsets\": " offsets "}}"
 
-static void test_header_length(void **state)
+TEST(test_header_length)
 {
-    (void)state;
     bp_model *model = NULL;
     unsigned char data[16] = {9, 0, 0, 0, 0, 0, 0, 0, '{', '}'};
     assert_fails(bp_safetensors_parse(data, 3, 3, "x", NULL, &model), BP_ERR_FORMAT, "x:", "3 bytes");
@@ -84,9 +83,8 @@ static void test_header_length(void **state)
     assert_null(model);
 }
 
-static void test_malformed_headers(void **state)
+TEST(test_malformed_headers)
 {
-    (void)state;
     assert_int_equal(parse_header(ONE("\"F32\"", "[3]", "[0, 12]"), 12), BP_OK);
     assert_fails(parse_header("[]", 0), BP_ERR_FORMAT, "a/x.safetensors: $:", "an object", "a list");
     assert_fails(parse_header("{\"w\": 1}", 0), BP_ERR_FORMAT, "$.w:", "an object", "got 1");
@@ -112,9 +110,8 @@ static void test_malformed_headers(void **state)
                  BP_ERR_FORMAT, "a<1B>[2J", "control characters");
 }
 
-static void test_offsets(void **state)
+TEST(test_offsets)
 {
-    (void)state;
     assert_fails(parse_header(ONE("\"F32\"", "[3]", "[0, 12, 13]"), 12), BP_ERR_FORMAT, "$.w.data_offsets", "two", "3");
     assert_fails(parse_header(ONE("\"F32\"", "[3]", "[12, 0]"), 12), BP_ERR_FORMAT, "$.w.data_offsets", "begins at 12");
     assert_fails(parse_header(ONE("\"F32\"", "[3]", "[0, 8]"), 12), BP_ERR_FORMAT, "8 bytes", "need 12");
@@ -133,9 +130,8 @@ static void test_offsets(void **state)
                  BP_ERR_FORMAT, "duplicate", "\"a\"");
 }
 
-static void test_shapes_and_dtypes(void **state)
+TEST(test_shapes_and_dtypes)
 {
-    (void)state;
     static tensor_file file;
     begin(&file);
     add(&file, "scalar", "I64", "[]", 8);
@@ -144,7 +140,7 @@ static void test_shapes_and_dtypes(void **state)
     add(&file, "scales", "F8_E8M0", "[3]", 3);
     add(&file, "layers.0.rotary_emb.inv_freq", "F32", "[2]", 8);
     end(&file);
-    bp_model *model = NULL;
+    SCOPED(bp_model_destroy) bp_model *model = NULL;
     assert_ok(parse(&file, NULL, &model));
     assert_string_equal(bp_model_get_info(model)->name, "x");
     assert_int_equal(bp_model_get_info(model)->parameter_count, 3);
@@ -157,12 +153,10 @@ static void test_shapes_and_dtypes(void **state)
     assert_int_equal(packed.dtype, BP_DTYPE_FP4_E2M1);
     assert_int_equal(parameter_at(model, 2).dtype, BP_DTYPE_FP8_E8M0);
     assert_int_equal(bp_model_get_info(model)->numel, 1 + 6 + 3);
-    bp_model_destroy(&model);
 }
 
-static void test_units_by_number(void **state)
+TEST(test_units_by_number)
 {
-    (void)state;
     static tensor_file file;
     begin(&file);
     add(&file, "lm_head.weight", "U8", "[2, 2]", 4);
@@ -174,7 +168,7 @@ static void test_units_by_number(void **state)
     add(&file, "layers.x.w", "U8", "[1]", 1);
     add(&file, "h.3", "U8", "[1]", 1);
     end(&file);
-    bp_model *model = NULL;
+    SCOPED(bp_model_destroy) bp_model *model = NULL;
     assert_ok(parse(&file, NULL, &model));
     const char *const units[] = {"encoder.layers.2", "encoder.layers.10", "decoder.layers.0", "decoder.layers.1"};
     assert_int_equal(bp_model_get_info(model)->unit_count, 4);
@@ -190,12 +184,10 @@ static void test_units_by_number(void **state)
     assert_int_equal(assert_parameter(model, 5, "lm_head.weight", NULL).flags, 0);
     assert_parameter(model, 6, "layers.x.w", NULL);
     assert_parameter(model, 7, "h.3", NULL); /* the pattern matches the tensor itself: not a unit */
-    bp_model_destroy(&model);
 }
 
-static void test_nested_units(void **state)
+TEST(test_nested_units)
 {
-    (void)state;
     static tensor_file file;
     begin(&file);
     add(&file, "layers.1.mlp.experts.10.w", "U8", "[1]", 1);
@@ -222,9 +214,8 @@ static void test_nested_units(void **state)
     assert_null(model);
 }
 
-static void test_experts(void **state)
+TEST(test_experts)
 {
-    (void)state;
     static tensor_file file;
     begin(&file);
     add(&file, "layers.0.experts.2.w1.weight", "U8", "[2, 3]", 6);
@@ -239,7 +230,7 @@ static void test_experts(void **state)
     add(&file, "layers.1.experts.gate_up_proj_bias", "U8", "[3, 2]", 6);
     add(&file, "layers.1.gate.weight", "U8", "[3, 2]", 6);
     end(&file);
-    bp_model *model = NULL;
+    SCOPED(bp_model_destroy) bp_model *model = NULL;
     assert_ok(parse(&file, NULL, &model));
     assert_int_equal(bp_model_get_info(model)->parameter_count, 9);
     bp_parameter run = assert_parameter(model, 0, "layers.0.experts.*.w1.weight", "layers.0");
@@ -257,7 +248,6 @@ static void test_experts(void **state)
     assert_int_equal(parameter_at(model, 7).expert_dim, 0);
     assert_int_equal(parameter_at(model, 7).flags, 0);
     assert_int_equal(parameter_at(model, 8).flags, 0);
-    bp_model_destroy(&model);
 }
 
 /* A file with one tensor of `bytes` bytes. */
@@ -274,18 +264,16 @@ static void write_shard(const char *name, const char *tensor, unsigned bytes)
 
 static void assert_reads(const char *path, const char *name, size_t parameters)
 {
-    bp_model *model = NULL;
+    SCOPED(bp_model_destroy) bp_model *model = NULL;
     assert_ok(bp_model_read(path, NULL, &model));
     assert_string_equal(bp_model_get_info(model)->name, name);
     assert_int_equal(bp_model_get_info(model)->parameter_count, parameters);
-    bp_model_destroy(&model);
 }
 
 #define INDEX "model.safetensors.index.json"
 
-static void test_layouts(void **state)
+SCRATCH_TEST(test_layouts)
 {
-    (void)state;
     make_directory("single");
     write_shard("single/model.safetensors", "layers.0.w", 3);
     write_shard("single/adapter.safetensors", "layers.0.w", 5);
@@ -329,9 +317,8 @@ static bp_status read_index(const char *text)
     return status;
 }
 
-static void test_index_errors(void **state)
+SCRATCH_TEST(test_index_errors)
 {
-    (void)state;
     write_shard("a.safetensors", "x", 3);
     write_shard("b.safetensors", "y", 3);
     write_shard("twice.safetensors", "x", 3);
@@ -361,9 +348,8 @@ static void test_index_errors(void **state)
 }
 
 /* A shard with more tensors than the index lists. */
-static void test_index_too_short(void **state)
+SCRATCH_TEST(test_index_too_short)
 {
-    (void)state;
     static tensor_file file;
     begin(&file);
     add(&file, "x", "U8", "[1]", 1);
@@ -374,9 +360,8 @@ static void test_index_too_short(void **state)
                  "lacks \"extra\"", "a.safetensors");
 }
 
-static void test_file_errors(void **state)
+SCRATCH_TEST(test_file_errors)
 {
-    (void)state;
     bp_model *model = NULL;
     make_directory("x.safetensors");
     assert_fails(bp_safetensors_read(in_scratch("x.safetensors"), NULL, &model), BP_ERR_FORMAT, "neither");
@@ -389,9 +374,8 @@ static void test_file_errors(void **state)
 }
 
 /* Detects quadratic run time; the limit is far above the normal time, also under sanitizers. */
-static void test_many_tensors(void **state)
+SCRATCH_TEST(test_many_tensors)
 {
-    (void)state;
     enum { SHARDS = 50, LAYERS = 100, EXPERTS = 20 };
     FILE *index = fopen(in_scratch(INDEX), "w");
     assert_non_null(index);
@@ -433,21 +417,4 @@ static void test_many_tensors(void **state)
     assert_true(stop.tv_sec - start.tv_sec < 30);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_header_length),
-        cmocka_unit_test(test_malformed_headers),
-        cmocka_unit_test(test_offsets),
-        cmocka_unit_test(test_shapes_and_dtypes),
-        cmocka_unit_test(test_units_by_number),
-        cmocka_unit_test(test_nested_units),
-        cmocka_unit_test(test_experts),
-        cmocka_unit_test_setup_teardown(test_layouts, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(test_index_errors, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(test_index_too_short, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(test_file_errors, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(test_many_tensors, scratch_setup, scratch_teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

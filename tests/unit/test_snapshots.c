@@ -82,9 +82,8 @@ static bp_status parse(const char *text, bp_snapshot **snapshot)
     "\"slabs\": [{\"address\": 4096, \"bytes\": 128, \"planned_bytes\": 96, \"group\": \"g\", \"resident\": false}], "
 #define POOL(more) "{\"bucketpool\": {" HEADING "\"later\": [1], \"pools\": [{" more "\"name\": \"p\"}]}}"
 
-static void test_ours(void **state)
+TEST(test_ours)
 {
-    (void)state;
     bp_snapshot *snapshot;
     assert_ok(
         parse(POOL("\"plan\": {\"bytes\": 96, \"lower_bound_bytes\": 90, \"optimal\": true, \"roles\": [{\"role\": "
@@ -123,9 +122,8 @@ static void test_ours(void **state)
     bp_snapshot_destroy(NULL);
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     const struct {
         const char *text, *word, *more;
     } wrong[] = {
@@ -158,9 +156,8 @@ static void test_refused(void **state)
 }
 
 /* A shared list must not be copied. */
-static void test_shared_lists(void **state)
+TEST(test_shared_lists)
 {
-    (void)state;
     static const char text[] =
         "\x80\x02}(X\x0a\x00\x00\x00"
         "bucketpool}(X\x06\x00\x00\x00"
@@ -183,9 +180,8 @@ static void test_shared_lists(void **state)
                  "shared list");
 }
 
-static void test_names(void **state)
+TEST(test_names)
 {
-    (void)state;
     bp_snapshot *snapshot;
     assert_ok(parse(POOL("\"allocator\": \"a\\u001bb\\u00e9\", "), &snapshot));
     bp_snapshot_pool pool = bp_snapshot_get_info(snapshot)->pools[0];
@@ -193,13 +189,4 @@ static void test_names(void **state)
     bp_snapshot_destroy(&snapshot);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ours),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_shared_lists),
-        cmocka_unit_test(test_names),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

@@ -18,9 +18,8 @@ static bp_status parse(const char *text)
     return status;
 }
 
-static void test_document_errors(void **state)
+TEST(test_document_errors)
 {
-    (void)state;
     assert_ok(parse(UNIT_WITH("parameters", WEIGHT(""))));
     assert_fails(parse(""), BP_ERR_FORMAT, "d/u.json:", "empty");
     assert_fails(parse("{\n  \"format\": x}"), BP_ERR_FORMAT, "d/u.json:2:13:");
@@ -48,9 +47,8 @@ static void test_document_errors(void **state)
     assert_fails(parse(HEAD "\"units\": [], \"outside\": {\"units\": []}}"), BP_ERR_FORMAT, "$.outside", "\"units\"");
 }
 
-static void test_arguments(void **state)
+TEST(test_arguments)
 {
-    (void)state;
     bp_model *model = NULL;
     bp_reader_options options = {.size = 4};
     assert_fails(bp_units_parse(NULL, 0, "x", NULL, &model), BP_ERR_INVALID_ARGUMENT, "NULL");
@@ -65,9 +63,8 @@ static void test_arguments(void **state)
     assert_fails(bp_units_write(NULL, "x"), BP_ERR_INVALID_ARGUMENT, "model");
 }
 
-static void test_parameter_errors(void **state)
+TEST(test_parameter_errors)
 {
-    (void)state;
 #define P(more) parse(UNIT_WITH("parameters", WEIGHT(more)))
 #define RAW(parameter) parse(UNIT_WITH("parameters", parameter))
     const char *at = "d/u.json: $.units[0].parameters[0]";
@@ -107,9 +104,8 @@ static void test_parameter_errors(void **state)
 #undef RAW
 }
 
-static void test_bucket_errors(void **state)
+TEST(test_bucket_errors)
 {
-    (void)state;
 #define B(bucket) parse(UNIT_WITH("buckets", bucket))
     const char *at = "d/u.json: $.units[0].buckets[0]";
     assert_ok(B("{\"dtype\": \"bf16\", \"numel\": 0}"));
@@ -133,9 +129,8 @@ static void test_bucket_errors(void **state)
 #define TWO_UNITS                                                                                                      \
     HEAD "\"units\": [{\"name\": \"a\", \"buckets\": [{\"dtype\": \"bf16\", \"numel\": 5}]}, {\"name\": \"b\"}], "
 
-static void test_order_and_schedule_errors(void **state)
+TEST(test_order_and_schedule_errors)
 {
-    (void)state;
     assert_fails(parse(TWO_UNITS "\"order\": []}"), BP_ERR_FORMAT, "d/u.json: $.order");
     assert_fails(parse(TWO_UNITS "\"order\": [\"a\", \"c\"]}"), BP_ERR_FORMAT, "$.order[1]", "\"c\"");
     assert_fails(parse(TWO_UNITS "\"order\": [\"a\"]}"), BP_ERR_FORMAT, "$.order", "\"b\" never runs");
@@ -249,10 +244,9 @@ static void assert_same_models(const bp_model *a, const bp_model *b)
     assert_int_equal(bp_model_get_info(a)->prediction_numel, bp_model_get_info(b)->prediction_numel);
 }
 
-static void test_roundtrip(void **state)
+SCRATCH_TEST(test_roundtrip)
 {
-    (void)state;
-    bp_model *model = make_model(), *read = NULL;
+    SCOPED(bp_model_destroy) bp_model *model = make_model(), *read = NULL;
     assert_ok(bp_units_write(model, in_scratch("u.json")));
     assert_ok(bp_model_read(in_scratch("u.json"), NULL, &read));
     assert_same_models(model, read);
@@ -271,13 +265,10 @@ static void test_roundtrip(void **state)
     options.name = "other";
     assert_ok(bp_model_read(in_scratch("u.json"), &options, &read));
     assert_string_equal(bp_model_get_info(read)->name, "other");
-    bp_model_destroy(&read);
-    bp_model_destroy(&model);
 }
 
-static void test_write_refuses(void **state)
+SCRATCH_TEST(test_write_refuses)
 {
-    (void)state;
     bp_model *model = NULL;
     assert_ok(bp_model_create("m", &model));
     assert_fails(bp_units_write(model, in_scratch("u.json")), BP_ERR_INVALID_ARGUMENT, "empty");
@@ -306,10 +297,9 @@ static void test_write_refuses(void **state)
     assert_int_equal(count_entries(scratch), 0);
 }
 
-static void test_write_fails_whole(void **state)
+SCRATCH_TEST(test_write_fails_whole)
 {
-    (void)state;
-    bp_model *model = make_model();
+    SCOPED(bp_model_destroy) bp_model *model = make_model();
     make_directory("d");
     assert_fails(bp_units_write(model, in_scratch("d")), BP_ERR_IO, "/d:", "directory");
     assert_fails(bp_units_write(model, in_scratch("gone/u.json")), BP_ERR_IO, "gone/u.json", "No such file");
@@ -332,13 +322,11 @@ static void test_write_fails_whole(void **state)
     assert_int_equal(fread(old, 1, sizeof old, file), 3);
     fclose(file);
     assert_string_equal(old, "old");
-    bp_model_destroy(&model);
 }
 
-static void test_write_keeps_links_and_modes(void **state)
+SCRATCH_TEST(test_write_keeps_links_and_modes)
 {
-    (void)state;
-    bp_model *model = make_model(), *read = NULL;
+    SCOPED(bp_model_destroy) bp_model *model = make_model(), *read = NULL;
     struct stat about;
     write_text("target.json", "old");
     assert_int_equal(chmod(in_scratch("target.json"), 0640), 0);
@@ -353,22 +341,6 @@ static void test_write_keeps_links_and_modes(void **state)
     assert_ok(bp_units_write(model, "/dev/null"));
     assert_int_equal(stat("/dev/null", &about), 0);
     assert_true(S_ISCHR(about.st_mode));
-    bp_model_destroy(&read);
-    bp_model_destroy(&model);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_document_errors),
-        cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_parameter_errors),
-        cmocka_unit_test(test_bucket_errors),
-        cmocka_unit_test(test_order_and_schedule_errors),
-        cmocka_unit_test_setup_teardown(test_roundtrip, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(test_write_refuses, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(test_write_fails_whole, scratch_setup, scratch_teardown),
-        cmocka_unit_test_setup_teardown(test_write_keeps_links_and_modes, scratch_setup, scratch_teardown),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TESTS(NULL, NULL)

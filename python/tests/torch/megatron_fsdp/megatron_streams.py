@@ -13,7 +13,7 @@ import torch
 
 from bucketpool import View
 from bucketpool.torch import megatron_fsdp as pooled
-from test_megatron_fsdp_calls import Group, make_plan
+from bucket_groups import Group, make_plan
 
 
 def on_the_host(view: View, dtype: torch.dtype, wait: bool) -> torch.Tensor:

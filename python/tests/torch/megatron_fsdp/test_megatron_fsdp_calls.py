@@ -12,25 +12,20 @@ import unittest
 import unittest.mock
 import warnings
 from types import SimpleNamespace
-from typing import Dict, List, NamedTuple, Optional
+from typing import Dict, List
 
 import torch
 
 import bucketpool
 from bucketpool import errors
 from bucketpool.torch import megatron_fsdp as pooled, nccl
-from bucketpool.torch.megatron_fsdp.units import bucket_name, unit_ids
+from bucketpool.torch.megatron_fsdp.units import bucket_name
+from bucket_groups import Group, make_plan
 from places import FAKES
 
 CPU = torch.device("cpu")
 HERE = os.path.dirname(os.path.abspath(__file__))
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-
-
-class Group(NamedTuple):
-    fsdp_unit_id: Optional[int]
-    dtype: str
-    numel: int
 
 
 def random_groups(seed: int, units: int = 5) -> List[Group]:
@@ -41,19 +36,6 @@ def random_groups(seed: int, units: int = 5) -> List[Group]:
         groups += [Group(unit, chance.choice(("bf16", "fp32")), 8 * chance.randint(1, 200))
                    for _ in range(chance.randint(1, 3))]
     return groups
-
-
-def make_plan(groups: List[Group], policy: str = "scheduled", joint: bool = False,
-              named: bool = True, fallback: str = "persistent") -> bucketpool.Plan:
-    model = bucketpool.Model("direct")
-    units = [model.add_unit(f"layers.{unit}") for unit in unit_ids(groups)]
-    for index, group in enumerate(groups):
-        if group.fsdp_unit_id is not None:
-            model.add_bucket(units[group.fsdp_unit_id], group.dtype, group.numel,
-                             name=bucket_name(index) if named else None)
-    buckets = bucketpool.Buckets(model, bucketing="given", padding="given")
-    return bucketpool.Plan(buckets, bucketpool.Schedule.training(buckets), policy=policy, joint=joint,
-                           fallback=fallback)
 
 
 class Served:
@@ -169,8 +151,7 @@ class Fp8(unittest.TestCase):
         """Gradient dtypes that no option says are refused."""
         groups = [fp8_group(unit, 1024) for unit in range(2)]
         groups[1].grad_dtype = torch.float32
-        with self.assertRaisesRegex(errors.Unsupported, "gradients of bf16, fp32 in one module"):
-            pooled.describe(groups)
+        self.assertRaisesRegex(errors.Unsupported, "gradients of bf16, fp32 in one module", pooled.describe, groups)
 
 
 class RandomOrders(unittest.TestCase):
@@ -322,8 +303,7 @@ class BadInput(unittest.TestCase):
     def test_larger_than_planned(self) -> None:
         size = self.group.numel
         needs = rf"param bucket 1 of unit 0: \d+ bytes requested \({size + 8} elements.*\d+ planned"
-        with self.assertRaisesRegex(errors.Mismatch, needs):
-            self.params.allocate(1, size + 8, self.dtype, CPU)
+        self.assertRaisesRegex(errors.Mismatch, needs, self.params.allocate, 1, size + 8, self.dtype, CPU)
         self.assertEqual(self.params.allocate(1, size - 8, self.dtype, CPU).data.numel(), size - 8)
 
     def test_unknown_ids(self) -> None:
@@ -383,8 +363,7 @@ class BadInput(unittest.TestCase):
         self.params.free(1)
         self.params.free(1)
         strict = self.served.pooled.allocator("param", self.groups, repeats="error")
-        with self.assertRaisesRegex(errors.ScheduleError, "freed while it is not allocated"):
-            strict.free(1)
+        self.assertRaisesRegex(errors.ScheduleError, "freed while it is not allocated", strict.free, 1)
         strict.allocate(1, self.group.numel, self.dtype, CPU)
         with self.assertRaisesRegex(errors.ScheduleError, "allocated while it is allocated"):
             strict.allocate(1, self.group.numel, self.dtype, CPU)
@@ -400,8 +379,7 @@ class BadInput(unittest.TestCase):
         self.assertTrue(blocked)
         index = blocked[0]
         group = self.groups[index]
-        with self.assertRaisesRegex(errors.ScheduleError, "layers"):
-            self.served.allocate("param", index)
+        self.assertRaisesRegex(errors.ScheduleError, "layers", self.served.allocate, "param", index)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             stand_in = self.served.allocate("param", index, strict_assignments=False).data

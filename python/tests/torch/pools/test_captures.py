@@ -214,7 +214,7 @@ def megatron_streams():
     from bucketpool import errors
     from bucketpool.torch import capture, megatron_fsdp as pooled
     from bucketpool.view import View
-    from test_megatron_fsdp_calls import Group, make_plan
+    from bucket_groups import Group, make_plan
 
     gpu, groups = torch.device("cuda", 0), [Group(unit, "fp32", 4096) for unit in range(4)]
     served = pooled.PooledBuckets(make_plan(groups), gpu)

@@ -15,9 +15,10 @@ import torch
 
 import allocator_model
 from devices import cpu_only
+from places import ROOT
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
-SNAPSHOTS = os.path.join(FOLDER, "..", "..", "..", "tests", "data", "snapshots")
+SNAPSHOTS = os.path.join(ROOT, "tests", "data", "snapshots")
 BUILD = os.environ.get("BUCKETPOOL_BUILD") or os.path.dirname(allocator_model.LIBRARIES)
 FAKES = os.path.join(BUILD, "tests", "fakes")
 RUNTIME, DRIVER = os.path.join(FAKES, "cudart", "libcudart.so.13"), os.path.join(FAKES, "cuda", "libcuda.so.1")
