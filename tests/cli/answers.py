@@ -3,17 +3,32 @@
 import atexit
 import fcntl
 import glob
+import json
 import os
 import pty
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
 import termios
 import unittest
 
 os.environ["BUCKETPOOL_PROGRESS"] = "0"  # however slow the machine is
 GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden")
+
+
+def run(*arguments, **more):
+    """The command, in the source directory: the first arguments of a test are that directory and the command."""
+    settings = {"capture_output": True, "text": True, "cwd": sys.argv[1], "timeout": 600, "check": False, **more}
+    return subprocess.run([os.path.abspath(sys.argv[2]), *arguments], **settings)
+
+
+def document(*arguments):
+    """The answer to --json."""
+    result = run(*arguments, "--json")
+    assert (result.returncode, result.stderr) == (0, ""), (arguments, result.stderr)
+    return json.loads(result.stdout)
 
 
 def readable_copies(source, program, inputs):

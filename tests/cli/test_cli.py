@@ -14,18 +14,13 @@ import tempfile
 import unittest
 import xml.dom.minidom
 
-from answers import Answers
+from answers import Answers, run
 
 ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
 GOLDEN = os.path.join(ROOT, "tests", "cli", "golden")
 BRIEF = "BUCKETPOOL_BRIEF" in os.environ
 NANO = "examples/models/Nemotron-3-Nano-30B-A3B"
 QWEN = "examples/models/Qwen3-0.6B"
-
-
-def run(*arguments, **more):
-    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False,
-                          **more)
 
 
 class Golden(Answers):

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import unittest
 
-from answers import InFolder
+from answers import InFolder, run
 
 ROOT, PROGRAM = sys.argv[1], os.path.abspath(sys.argv[2])
 COMMANDS = ("plan", "explain", "schedule", "models", "run", "step", "pack", "view", "bench logprob", "bench offload")
@@ -30,10 +30,6 @@ LINES = {
     "plan --plot dra": "drawn.svg", "plan --plot=dra": "--plot=drawn.svg", "run --profile dra": "drawn.svg",
     "plan -o dra": "drawn.svg", "explain --json mod": "model.json", "run --plan mod": "model.json",
     "plan --schedules mod": "model.json", "pack mod": "model.json", "bench offload ": ""}
-
-
-def run(*arguments):
-    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
 class Shells(InFolder):

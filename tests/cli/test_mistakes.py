@@ -14,17 +14,13 @@ import subprocess
 import sys
 import unittest
 
-from answers import InFolder
+from answers import InFolder, run
 
 SOURCE, PROGRAM = sys.argv[1], os.path.abspath(sys.argv[2])
 MODELS = os.path.join(SOURCE, "examples", "models")
 MODEL = os.path.join(MODELS, "Llama-3.1-8B")
 NANO = os.path.join(MODELS, "Nemotron-3-Nano-30B-A3B")
 ROWS = "id,lower,upper,size\na,0,2,10\nb,1,3,5\n"
-
-
-def run(*arguments, **more):
-    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=600, **more)
 
 
 class Commands(InFolder):

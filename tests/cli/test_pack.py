@@ -6,6 +6,7 @@ the difference before committing it.
 """
 
 import csv
+import functools
 import io
 import json
 import os
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import unittest
 
+import answers
 from answers import InFolder
 
 ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
@@ -24,11 +26,7 @@ GOLDEN = os.path.join(ROOT, "tests", "cli", "golden")
 LAYERS = "id,lower,upper,size\na,0,2,10\nb,1,3,20\nc,2,4,10\nd,3,5,5\n"
 # A ring of five, each in the way of the next: two are live at once, but three times their size is needed.
 RING = "id,lower,upper,size,gaps\n0,0,2,8,\n1,1,3,8,\n2,2,4,8,\n3,3,5,8,\n4,0,5,8,1-4\n"
-
-
-def run(*arguments, **more):
-    return subprocess.run([TOOL, "pack", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600,
-                          check=False, **more)
+run = functools.partial(answers.run, "pack")
 
 
 def random_rows(seed, count):

@@ -4,6 +4,7 @@ Arguments: source directory, the bucketpool executable. With UPDATE_GOLDEN=1 the
 the difference before committing it. BUCKETPOOL_BRIEF, where it is set: every seventh model, and a share of the options.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -16,7 +17,8 @@ import sys
 import time
 import unittest
 
-from answers import InFolder
+import answers
+from answers import InFolder, run
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "profile"))
 import check_snapshot  # noqa: E402
@@ -27,17 +29,7 @@ BRIEF = "BUCKETPOOL_BRIEF" in os.environ
 NANO = "examples/models/Nemotron-3-Nano-30B-A3B"
 SMALL = "65536"  # a scale at which every bundled model runs in a blink
 ALL_ROLES = ("--roles", "param,param_transpose,grad,grad_comm,state,main_grad,optimizer")
-
-
-def run(*arguments, **more):
-    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False,
-                          **more)
-
-
-def document(*arguments):
-    result = run("run", *arguments, "--json")
-    assert (result.returncode, result.stderr) == (0, ""), (arguments, result.stderr)
-    return json.loads(result.stdout)
+document = functools.partial(answers.document, "run")
 
 
 def masked(text):

@@ -4,13 +4,15 @@ Arguments: source directory, the bucketpool executable. With UPDATE_GOLDEN=1 the
 the difference before committing it.
 """
 
+import functools
 import json
 import os
 import subprocess
 import sys
 import unittest
 
-from answers import InFolder
+import answers
+from answers import InFolder, run
 
 ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
 MODELS = os.path.join(ROOT, "examples", "models")
@@ -27,23 +29,11 @@ CHANGES = (("--prefetch", "0"), ("--prefetch", "3"), ("--prefetch-backward", "2"
            ("--combined", "--microbatches", "2", "--streams", "unified", "--outside", "successor", "--passes", "both"))
 LANES = {"param": (0, 1), "param_transpose": (0, 1), "grad": (1, 2), "grad_comm": (1, 3), "state": (1, 1),
          "main_grad": (1, 1), "optimizer": (1, 1)}
-
-
-def run(*arguments, **more):
-    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False,
-                          **more)
-
-
-def document(*arguments):
-    result = run("schedule", *arguments, "--json")
-    assert (result.returncode, result.stderr) == (0, ""), (arguments, result.stderr)
-    return json.loads(result.stdout)
+document = functools.partial(answers.document, "schedule")
 
 
 def report(*arguments):
-    result = run("plan", *arguments, "--json")
-    assert (result.returncode, result.stderr) == (0, ""), (arguments, result.stderr)
-    return json.loads(result.stdout)["models"]
+    return answers.document("plan", *arguments)["models"]
 
 
 def aligned(count):

@@ -5,6 +5,7 @@ Arguments: source directory, the bucketpool executable. With UPDATE_GOLDEN=1 the
 the difference before committing it.
 """
 
+import functools
 import html
 import json
 import os
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import unittest
 
+import answers
 from answers import InFolder
 import recordings
 from segments import Segments
@@ -23,11 +25,7 @@ import snapshots
 ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "</script><script>document.title='broken'</script><!--\u2028\"\\'&amp;"
-
-
-def run(*arguments, **more):
-    return subprocess.run([TOOL, "view", *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600,
-                          check=False, **more)
+run = functools.partial(answers.run, "view")
 
 
 def play(pool, first):

@@ -5,11 +5,10 @@ Arguments: source directory, the bucketpool executable. BUCKETPOOL_BRIEF, where 
 import json
 import os
 import re
-import subprocess
 import sys
 import unittest
 
-from answers import InFolder
+from answers import InFolder, document, run
 
 ROOT, TOOL = sys.argv[1], os.path.abspath(sys.argv[2])
 MODELS = "examples/models/"
@@ -24,17 +23,6 @@ CASES = ((NANO, "--ep", "8", *WORK), (H8, "--prefetch", "2", "--joint", *WORK),
          (H8, "--prefetch", "1", "--prefetch-backward", "0", "--unit-prefetch", "backbone.layers.4=3", *WORK))
 BRIEF = "BUCKETPOOL_BRIEF" in os.environ
 SOME = CASES[::3] if BRIEF else CASES
-
-
-def run(*arguments, **more):
-    return subprocess.run([TOOL, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=600, check=False,
-                          **more)
-
-
-def document(*arguments):
-    result = run(*arguments, "--json")
-    assert (result.returncode, result.stderr) == (0, ""), (arguments, result.stderr)
-    return json.loads(result.stdout)
 
 
 def answers(*arguments):
