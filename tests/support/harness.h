@@ -28,7 +28,7 @@ __attribute__((unused)) static void harness_add(const char *name, CMUnitTestFunc
     harness_count++;
 }
 
-/* `begin` and `end` surround each test that has none of its own, `setup` and `teardown` all of them; each may be NULL. */
+/* `begin` and `end` surround each test without other fixtures, `setup` and `teardown` all of them; each may be NULL. */
 __attribute__((unused)) static int run_registered(CMFixtureFunction begin, CMFixtureFunction end,
                                                   CMFixtureFunction setup, CMFixtureFunction teardown)
 {

@@ -9,7 +9,8 @@ import torch
 # The folders of fixtures, in place of this one: its rooms have names of packages. Programs that tests start find them too.
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [os.path.join(HERE, "fixtures"), os.path.dirname(HERE), *(path for path in sys.path if path != HERE)]
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*sys.path[:2], os.environ.get("PYTHONPATH")]))
+PATHS = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:2], *map(os.path.abspath, PATHS)])
 
 from devices import CUDA, DEVICE, OnDevice  # noqa: E402
 
