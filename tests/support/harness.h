@@ -1,56 +1,19 @@
-/* cmocka, assertions on statuses, and tests that register themselves: TEST(name) { ... } for each, then TESTS(setup, teardown) of the
- * program, which is its main. */
+/* Tests that register themselves (suite.h), assertions on statuses, and TESTS(setup, teardown): the main of a program with fixtures. */
 #ifndef BP_TEST_SUPPORT_HARNESS_H
 #define BP_TEST_SUPPORT_HARNESS_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <bucketpool/status.h>
 
-#include <string.h>
+#include "suite/suite.h"
 
-#define HARNESS_TESTS 64
-
-static struct CMUnitTest harness_tests[HARNESS_TESTS] __attribute__((unused));
-static size_t harness_count __attribute__((unused));
-
-/* Runs before main, in the order of the file. */
-__attribute__((unused)) static void harness_add(const char *name, CMUnitTestFunction test, CMFixtureFunction begin,
-                                                CMFixtureFunction end)
+/* `begin` and `end` surround each test that has no fixture, `setup` and `teardown` all of them; each may be NULL. */
+static inline int run_registered(CMFixtureFunction begin, CMFixtureFunction end, CMFixtureFunction setup,
+                                 CMFixtureFunction teardown)
 {
-    if (harness_count < HARNESS_TESTS)
-        harness_tests[harness_count] = (struct CMUnitTest){name, test, begin, end, NULL};
-    harness_count++;
+    suite_each(begin, end);
+    suite_within(setup, teardown);
+    return run_suite();
 }
-
-/* `begin` and `end` surround each test without other fixtures, `setup` and `teardown` all of them; each may be NULL. */
-__attribute__((unused)) static int run_registered(CMFixtureFunction begin, CMFixtureFunction end,
-                                                  CMFixtureFunction setup, CMFixtureFunction teardown)
-{
-    if (harness_count > HARNESS_TESTS)
-        return 1;
-    for (size_t i = 0; i < harness_count; i++) {
-        if (harness_tests[i].setup_func != NULL || harness_tests[i].teardown_func != NULL)
-            continue;
-        harness_tests[i].setup_func = begin;
-        harness_tests[i].teardown_func = end;
-    }
-    return _cmocka_run_group_tests("tests", harness_tests, harness_count, setup, teardown);
-}
-
-#define TEST_WITH(test, begin, end)                                                                                    \
-    static void test(void **state);                                                                                    \
-    __attribute__((constructor)) static void add_##test(void)                                                          \
-    {                                                                                                                  \
-        harness_add(#test, test, begin, end);                                                                          \
-    }                                                                                                                  \
-    static void test(__attribute__((unused)) void **state)
-#define TEST(test) TEST_WITH(test, NULL, NULL)
 
 #define TESTS_EACH(begin, end, setup, teardown)                                                                        \
     int main(void)                                                                                                     \

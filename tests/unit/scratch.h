@@ -47,7 +47,7 @@ static inline int scratch_teardown(void **state)
     return 0;
 }
 
-#define SCRATCH_TEST(name) TEST_WITH(name, scratch_setup, scratch_teardown)
+#define SCRATCH_TEST(name) TEST_WITHIN(name, scratch_setup, scratch_teardown)
 
 /* The path of `name` in the scratch directory; valid for the next three calls. */
 static inline const char *in_scratch(const char *name)

@@ -40,6 +40,8 @@
 
 void suite_add(const struct CMUnitTest *test);
 void suite_within(CMFixtureFunction begin, CMFixtureFunction end);
+/* The fixture of each test without one. */
+void suite_each(CMFixtureFunction begin, CMFixtureFunction end);
 /* The number of failed cases, fit for an exit status. */
 int run_suite(void);
 
