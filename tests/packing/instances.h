@@ -2,7 +2,7 @@
 #ifndef BP_TEST_PACKING_INSTANCES_H
 #define BP_TEST_PACKING_INSTANCES_H
 
-#include "support/harness.h"
+#include "support/status.h"
 
 #include <bucketpool/pack.h>
 

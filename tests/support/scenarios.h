@@ -2,7 +2,7 @@
 #ifndef BP_TEST_PLANNER_SCENARIOS_H
 #define BP_TEST_PLANNER_SCENARIOS_H
 
-#include "support/harness.h"
+#include "support/status.h"
 
 #include <bucketpool/plan.h>
 

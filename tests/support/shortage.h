@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "harness.h"
+#include "status.h"
 
 typedef struct allocation_shortage {
     bool counts;
