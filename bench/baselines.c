@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Baselines of the pool benchmarks: general allocators, and Megatron's buffer lists. */
 #include "baselines.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Baselines of acquire and release: general allocators, and the list bookkeeping of Megatron-FSDP. */
 #ifndef BP_BENCH_BASELINES_H
 #define BP_BENCH_BASELINES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The model of PyTorch's caching allocator on a trace of 10 million events (or of so many million as the argument says): seconds of free plays
  * and of the check from the recorded state, and peak memory of the process. The trace is of a model: random sizes, 5000 live allocations.
  * Run: bench_allocator [MILLIONS] */

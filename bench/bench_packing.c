@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Packing times per instance: time, bytes, bound, and nanoseconds per unit of work, which limits searches.
  * Run: bench_packing [--capacity N] [--work N] [--turns N] [--json FILE] [--date TEXT] FILE|FOLDER...
  *

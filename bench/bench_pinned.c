@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Times of pinned memory on the host device, where pinning costs nothing: a planned GiB by threads of the first touch and by page size;
  * small pieces of each allocator against separate allocations.
  * Run: bench_pinned [--turns N] [--json FILE] [--date TEXT]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // Speed of the planner: alone, and on real models from file to plan. Run: meson test -C build --benchmark --verbose
 #include <bucketpool/bucketpool.h>
 #include <bucketpool/formats.h>

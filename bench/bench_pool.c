@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Times of acquire and release, against general allocators and list bookkeeping, alone and net of the device's events.
  * Run: meson test -C build --benchmark --verbose
  *

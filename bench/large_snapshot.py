@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A snapshot of PyTorch's form with millions of events, and the time and memory that `bucketpool step` takes for it.
 
     bench/large_snapshot.py TOOL [EVENTS]      default: 10 million events, a file of 1.3 GB in the temporary folder

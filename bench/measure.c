@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Measurement harness: windows in turns, medians, tables and JSON. */
 #include "measure.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Figures that are robust on a noisy machine: the entries of a group run in turns, in short windows, so that a disturbance hits
  * neighbouring windows alike. Ratios are between windows of the same turn; reported is their median with a 95 % confidence interval by
  * order statistics (inverted sign test). */

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares `bucketpool pack` with other packers: bytes above the lower bound, and processor time as a multiple of ours.
 
     packing_peers.py TOOL [--minimalloc PROGRAM] [--idealloc PROGRAM] [--cp-sat SECONDS] [--capacity N] [--turns N] [--growth]

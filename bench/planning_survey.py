@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans every model of a folder with many options, and lists the plans that are not proven to be minimal.
 
     planning_survey.py TOOL FOLDER [--prefetch 1,2,3,4,5,6] [--ep 1,8,32,64] [--work N]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans and pools for benchmarks. */
 #include "pools.h"
 

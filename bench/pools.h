@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pools for benchmarks: a device with streams, a plan, and a pool of it. */
 #ifndef BP_BENCH_POOLS_H
 #define BP_BENCH_POOLS_H

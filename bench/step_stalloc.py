@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """STAlloc's planner (EuroSys 2026, github.com/infinigence/STAlloc) beside ours, on the same recorded steps.
 
     bench/step_stalloc.py TOOL STALLOC SNAPSHOT...      STALLOC: a copy of its repository

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Threads that run the same loop concurrently; a window of a team is one window of each thread. */
 #ifndef BENCH_TEAMS_H
 #define BENCH_TEAMS_H

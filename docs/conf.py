@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The site of the documentation: Sphinx with MyST for pages, breathe for the C headers, autodoc for the Python package, furo for the look.
 `docs/build` runs it."""
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Captures a step that gathers layers through a pool into a CUDA graph, registers the pool's memory with a communicator, and replays the
  * graph with eager steps between. Needs a GPU; exits 77 without one. docs/guides/cuda_graphs.md goes through it. */
 #include <bucketpool/bucketpool.h>

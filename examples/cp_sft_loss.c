@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The loss of a fine-tuning step on packed sequences, under MPI. Data-parallel (DP) ranks have different sequences, context-parallel (CP)
  * ranks different tokens of every sequence, tensor-parallel (TP) ranks different columns of the vocabulary. Nobody gathers logits, and what
  * is printed is the same however the ranks are arranged:

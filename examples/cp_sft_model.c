@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A toy loader and model: plain loops over numbers from a hash of the seed. */
 #include "cp_sft_model.h"
 

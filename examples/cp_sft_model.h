@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A toy loader and model for cp_sft_loss.c. All data are a function of the seed, so that every arrangement of ranks
  * trains on the same. Functions return 0 when out of memory. */
 #ifndef CP_SFT_MODEL_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small FSDP2 training on any number of ranks, plain and with its communication buffers in a pool:
 
     torchrun --nproc-per-node 2 examples/fsdp2_train.py --policy scheduled

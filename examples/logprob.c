@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Log-probabilities and entropies of tokens and the gradient of their logits; then the same from hidden states, without any logits.
  * docs/concepts/log_probabilities.md goes through it. */
 #include <bucketpool/bucketpool.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Takes turns between training and generation on one device: before generating, the optimizer's state goes to the
  * host and memory whose bytes are of no use is unmapped; afterwards everything is back at the same addresses, and
  * every byte is checked. docs/guides/offload.md goes through it. */

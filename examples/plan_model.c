@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans a model with the library: docs/start/pool.md shows this program. */
 #include <bucketpool/bucketpool.h>
 #include <bucketpool/formats.h>

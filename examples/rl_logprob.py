@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A policy-gradient step on bucketpool's log-probabilities, with the vocabulary shared out over the processes. Copy
 from it.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Serves a model's parameter buckets from a pool, the way a sharded runtime does: one stream gathers a unit ahead of
  * the other, which computes. docs/concepts/pools.md goes through it. */
 #include <bucketpool/bucketpool.h>

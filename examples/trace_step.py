@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records the memory of three training steps without a GPU, for `bucketpool view` and pytorch.org/memory_viz:
 
     python3 examples/trace_step.py dense --output dense.pickle

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Serves the buckets of a plan, the way a runtime does: docs/start/runtime.md shows this program. */
 #include <bucketpool/bucketpool.h>
 #include <bucketpool/formats.h>

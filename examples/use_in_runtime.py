@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans a model and serves its buckets, the way a runtime does: docs/start/runtime.md shows this program."""
 import sys
 

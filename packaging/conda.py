@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The conda recipe of a release: packaging/conda/recipe.yaml with its version and the sum of its source tarball.
 
 usage: conda.py SOURCE OUTPUT [--check]

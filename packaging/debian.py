@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Debian packages: a source package and what Debian 12 builds from it, made and tried in clean roots.
 
 The original tarball is the release's source tarball; packaging/debian is the rest. The packages of a system need its libraries

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Looks into a wheel without installing it: run by packaging/wheel.py in a root with the tools of PyPI.
 
 - twine: the metadata that an index wants. wheel: the hashes of RECORD. auditwheel: the tag fits the symbols.

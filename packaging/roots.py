@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Clean roots: the smallest system of a distribution in a folder, in which artefacts are built, installed and tried.
 
 mmdebstrap makes the root of a system once and keeps it as a tar file; each use unpacks a new copy. bubblewrap runs the

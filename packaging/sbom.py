@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Software bills of materials, as CycloneDX 1.6 in JSON: components of an artefact, and its tools.
 
 CycloneDX, because the scanners of Python environments read it and auditwheel writes it, too; one document has the

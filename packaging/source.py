@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The source tarball: the files of a commit, and nothing of the machine that packs them.
 
 Owners, times and order of its members depend on the commit alone. It is a complete tree: `./check` and `scripts/release`

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Uses the installed wheel as a user does: run by packaging/wheel.py in a clean root, in an environment with numpy.
 
 usage: try_wheel.py EXAMPLES PYTHON     PYTHON: the version that this is expected to run with, 3.9"""

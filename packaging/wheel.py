@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The Python wheel for x86-64: py3-none-manylinux, one for every Python 3 and every distribution since Debian 11.
 
 Built in a clean root of Debian 11, whose glibc 2.31 is the oldest here, with symbols of 2.28 (glibc_2_28.h); auditwheel

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the final wheel of packaging/wheel.py, in its root: licences and the bill of materials of what it contains are
 added, and its members have one order, one time, and modes that no umask changes.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs the jobs of .github/workflows on this machine, each in a clean root (roots.py) with a fresh clone of HEAD.
 
 usage: workflows.py [--list | --check] [--workflow NAME]... [--job NAME]... [--matrix KEY=VALUE]... [--event NAME] [--ref REF] [--keep]

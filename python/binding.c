@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Calls of each step on one planned request, compiled for Python: the class Prepared of bucketpool/pool.py without ctypes, and tensors over the
  * request's memory, through DLPack, whose storages call back at their end.
  *

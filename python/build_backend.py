@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The build backend of the wheel: meson-python's, whose tag names one version of Python. The package loads its
 libraries with ctypes, so one wheel serves every Python 3 of a platform: py3-none-<platform>. The compiled binding is
 optional: a Python older than 3.11 leaves it alone (_library.py), which a tag of cp311-abi3 would not allow.

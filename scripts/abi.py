@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares the libraries of two versions (libabigail's abidiff): changes that a program linked with the older one would meet.
 
 usage: python3 scripts/abi.py PREFIX FOLDER       the last release tag with this tree, which is installed in PREFIX

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prints the size of the public interface: headers, functions and types of each group, and each header's.
 
 usage: python3 scripts/api_size.py [--most N]     --most: fails where there are more functions without the clients'"""

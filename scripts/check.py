@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stages of ./check: build legs with their tests, and static checks. Prints the progress and the time of each, and one counted line."""
 
 import functools

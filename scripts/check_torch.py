@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """./check --torch: the tests that need PyTorch (python/tests/torch), in a virtual environment that this installs and keeps.
 
 PyTorch's own wheel is installed, and of its libraries only those that this machine lacks: a CUDA toolkit's libraries are used where there is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commit subjects: `area: summary`, at most 72 columns, and no merges on the way to HEAD.
 
 scripts/commits.py             those since the rule began; exit status 77 where git cannot tell

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """./check --coverage: lines and branches of the C sources that the plain tests reach (gcovr), and lines of the Python package (coverage.py).
 
 Writes build-check/coverage-report/c/index.html and python/index.html. Tests with PyTorch are not part of it: python/bucketpool/torch is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks comments, docstrings, documents and names against the wording that CONTRIBUTING.md asks for: no noun clause instead of a sentence at the
 beginning of a comment or heading, and the field's terms instead of our own.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands whose output goes to logs, and their progress: on a terminal one line that moves, elsewhere a line every half minute."""
 
 import json

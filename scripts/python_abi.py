@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes python/bucketpool/_abi.py, the C interface as ctypes declarations, from include/bucketpool. Needs a C
 preprocessor and pycparser.
 
@@ -34,6 +35,7 @@ PLAIN = {"char": "c_char", "signed char": "c_int8", "unsigned char": "c_uint8", 
          "uint32_t": "c_uint32", "int64_t": "c_int64", "uint64_t": "c_uint64", "uintptr_t": "c_size_t"}
 
 PREAMBLE = '''\
+# SPDX-License-Identifier: Apache-2.0
 """The C interface, by its own names. Written by scripts/python_abi.py from include/bucketpool: change the headers, not
 this file.
 

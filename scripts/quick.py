@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """./check --quick: one build that is kept, brought up to date, and the suites that reach the files that changed since the last pass.
 
 It is a loop for editing, not a proof: it builds only the programs of these suites, in one way, without sanitizers; src/core reaches everything,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The files of the project, from the current folder, which is its root."""
 
 import os

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `bucketpool completion`: scripts for shells, and the candidates that the scripts ask for, from the option tables. */
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The bucketpool command: dispatches to the subcommand. */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The option sections of the manual page, in scdoc, from the option tables of all commands. */
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Figures of kernels and pools on a GPU, against copies and driver calls. Exits 77 if nothing could be measured, with the reason as the
  * last line. bench/torch/allocator.py measures PyTorch's caching allocator in the same sizes and order. */
 #include "gpu/gpu.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* On a GPU: the range of logits, sums and seeds of the loss, and rearranging tokens of split batches. All are memory-bound, so their
  * baseline is a copy of the same bytes. */
 #include "gpu/gpu.h"

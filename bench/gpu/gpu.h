@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The GPU, device memory filled with numbers, and the groups of figures. */
 #ifndef BP_BENCH_GPU_GPU_H
 #define BP_BENCH_GPU_GPU_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Log-probabilities and their gradient on a GPU, for shapes of SkyRL's table and other vocabularies, and each dtype of logits and gradient.
  * The traffic per logit is known: two reads, and a write of the gradient. The baseline is a copy of the same bytes in the same turns. The
  * fused head is compared with its matrix products alone: same products, library and piece size. */

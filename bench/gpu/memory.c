@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of a GPU: creating and destroying a pool's slab against the driver's allocators; a sequence of layer buffers from a pool and from
  * caching allocators; offload and restore of a release group; registration with NCCL. */
 #include "gpu/gpu.h"

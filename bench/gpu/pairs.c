@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Acquire and release on a GPU, against the driver calls they need. Windows start with empty streams and are short, so that no driver queue
  * fills up. */
 #include "gpu/gpu.h"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Figures of PyTorch's caching allocator, in the sizes and order of bench/gpu/memory.c: a sequence of layers, two live at a time.
 
     python3 bench/torch/allocator.py --device cuda --json FILE

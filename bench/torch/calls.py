@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cost of a call from Python: log-probabilities of tiny logits on one CPU thread, for bucketpool and plain PyTorch.
 
     python3 bench/torch/calls.py                     # 8 tokens, 16 columns

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fused head in PyTorch on CPUs: its time beside that of its matrix products alone and of plain PyTorch.
 
     python3 bench/torch/lm_head_cpu.py                                  # 2048 tokens, vocabulary 32000, hidden 1024 and 2048

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Log-probabilities in PyTorch: time and peak memory of forward and backward, for bucketpool, PyTorch and other packages.
 
     python3 bench/torch/logprob.py --device cuda --peers DIR --json FILE                   # from logits

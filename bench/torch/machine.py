@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Time and memory of the device of a benchmark: events and the driver's free memory on a GPU, the clock and the process's memory
 on a CPU. Both have the same methods, so that GPU programs can be rehearsed on a CPU."""
 

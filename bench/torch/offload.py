@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offloading a tensor from a GPU and restoring it: bucketpool, torch_memory_saver, and plain copies to pinned memory.
 
     python3 bench/torch/offload.py --device cuda --peers DIR --json FILE

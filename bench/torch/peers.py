@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packages to compare with, from a folder and without network: wheels, which are zip files of packages, and copies of repositories."""
 
 import atexit

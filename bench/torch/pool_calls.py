@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cost of a buffer from Python on the CPU: a pool's acquire and release, the same with a tensor, PyTorch's own allocation, a
 buffer of FSDP2 from its hook and from the pool, and a step of FSDP2 without and with a pool.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Results of a PyTorch benchmark program: one JSON document, replaced at each result, so that a killed program leaves
 all completed measurements. Replacement is atomic: a temporary file is renamed."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A training step as PyTorch records it on a GPU, beside its recording on fake tensors and the model of the allocator.
 
     python3 bench/torch/step_memory.py --device cuda --json FILE

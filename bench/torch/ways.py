@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Implementations ("ways") of target log-probabilities in PyTorch: bucketpool, PyTorch, and other packages.
 
 A way is a function of (logits, target) or (hidden, weight, target); tensors are [tokens, columns]. WAYS and HEAD_WAYS are tables of

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Causal attention within a row of `length` tokens. x is [n, 3, heads, size]: query, key and value; `columns` is heads times size. */
 #ifndef FSDP_TRAIN_ATTENTION_H
 #define FSDP_TRAIN_ATTENTION_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* All-gathers of parameters and reduce-scatters of gradients, on separate streams. */
 #include "trainer.h"
 #include "try.h"

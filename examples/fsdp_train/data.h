@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Training data: rows that count upwards in strides. The first token and the stride of a row come from the seed, the
  * step and the row's number in the global batch, so that ranks together see what one process would. */
 #ifndef FSDP_TRAIN_DATA_H

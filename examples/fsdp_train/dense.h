@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Embedding, normalisation, products with weights, and the activation between two of them. */
 #ifndef FSDP_TRAIN_DENSE_H
 #define FSDP_TRAIN_DENSE_H

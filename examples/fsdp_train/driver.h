@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA driver as this program calls it itself: the current context, kernels. The library has found and started the driver already. */
 #ifndef FSDP_TRAIN_DRIVER_H
 #define FSDP_TRAIN_DRIVER_H

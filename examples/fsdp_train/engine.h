@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs operations: at once, on a stream of the host device, or as a CUDA kernel. */
 #ifndef FSDP_TRAIN_ENGINE_H
 #define FSDP_TRAIN_ENGINE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Routing: each token goes to the expert with the largest logit, whose output counts as much as the expert's probability. `rows` is the
  * number of experts. */
 #ifndef FSDP_TRAIN_EXPERTS_H

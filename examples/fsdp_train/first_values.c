@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every rank computes the first values of whole buckets and keeps its shard of them. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference gradients of the first step: one process with the whole batch and all weights in private memory, no pool, no
  * shards, no streams, no collectives. */
 #include "numbers.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whole steps as CUDA graphs: captured as they would be enqueued, and launched with other inputs each time. */
 #include "trainer.h"
 #include "try.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The operations as CUDA kernels: a thread for each item. -fmad=false: the same bits as on the host. */
 #include "all.h"
 

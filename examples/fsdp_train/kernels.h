@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels as nvcc compiled them: a fatbin. */
 #ifndef FSDP_TRAIN_KERNELS_H
 #define FSDP_TRAIN_KERNELS_H

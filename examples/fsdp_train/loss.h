@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The loss of a token: how improbable the token that really follows was. x: logits [n, v]; pick: what follows; `columns`: the vocabulary. */
 #ifndef FSDP_TRAIN_LOSS_H
 #define FSDP_TRAIN_LOSS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Trains a small hybrid model as FSDP runtimes do: weights are sharded over ranks, gathered one unit ahead into a pool of bucketpool, and
  * their gradients reduced out of it. docs/guides/training_loop.md goes through it.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The pool: planned requests as the plan has them, and separate memory for what lies outside units and for activations. */
 #include <stdlib.h>
 

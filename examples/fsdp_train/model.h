@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The model: a stack of residual units, each attention, an MLP or experts behind a norm, of different widths and
  * dtypes; and outside units an embedding, a last norm and an output layer. */
 #ifndef FSDP_TRAIN_MODEL_H

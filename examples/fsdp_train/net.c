@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The parts common to all units, and the parameters outside units. */
 #include "net.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The model's forward and backward on some tokens: operations put on a stream, with weights and gradients wherever
  * the caller has them. The sharded trainer and the unsharded one that it is compared with both use this, with
  * nothing else in common. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers with the same bits on every machine: only operations that IEEE 754 rounds correctly, in fp32, never contracted. So exp and log are
  * series here, as libraries of different machines differ in their last bits. */
 #ifndef FSDP_TRAIN_NUMBERS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Between steps only the shards of weights and of the optimizer have to be remembered. */
 #include "trainer.h"
 #include "try.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* All operations, by name. */
 #ifndef FSDP_TRAIN_OPERATIONS_H
 #define FSDP_TRAIN_OPERATIONS_H

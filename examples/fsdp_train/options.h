@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The command line. */
 #ifndef FSDP_TRAIN_OPTIONS_H
 #define FSDP_TRAIN_OPTIONS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The ranks of the training run: processes started by MPI, or a single one. */
 #ifndef FSDP_TRAIN_RANKS_H
 #define FSDP_TRAIN_RANKS_H

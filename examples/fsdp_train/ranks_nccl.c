@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL is loaded when a GPU is asked for, so that nobody else needs it. */
 #include "ranks.h"
 

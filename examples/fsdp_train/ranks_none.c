@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Without MPI. */
 #include "ranks.h"
 #include "try.h"

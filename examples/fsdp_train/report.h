@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The printed report, without losses. */
 #ifndef FSDP_TRAIN_REPORT_H
 #define FSDP_TRAIN_REPORT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The model as buckets that are sharded over ranks, and the plan for where they are gathered and reduced. */
 #ifndef FSDP_TRAIN_SHARDING_H
 #define FSDP_TRAIN_SHARDING_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Operations on a rank's shard: conversion from and to the communicated dtype, and Adam. Source of Adam: Kingma and
  * Ba, arXiv 1412.6980. */
 #ifndef FSDP_TRAIN_SHARDS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The order of a step, which is that of the schedule. Communicators of CPUs block the host, so compute gets its work before a collective that
  * is to run beside it. */
 #include "trainer.h"

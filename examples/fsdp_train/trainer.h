@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A sharded training loop and its parts. */
 #ifndef FSDP_TRAIN_TRAINER_H
 #define FSDP_TRAIN_TRAINER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Errors go up, unchanged. */
 #ifndef FSDP_TRAIN_TRY_H
 #define FSDP_TRAIN_TRY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The arguments of an operation: one structure for all, passed by value on the host and to CUDA kernels. Each
  * operation says in its header what it reads and writes; n counts tokens. Operations write `items` things, each by
  * itself and always in the same order of sums, so that they have the same bits however they are divided among

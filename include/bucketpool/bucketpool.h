@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * All headers of the core library. bucketpool plans the memory that FSDP training gathers parameters into and reduces
  * gradients from, and serves it at run time.

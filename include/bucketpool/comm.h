@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * Communicators, and the registration of a pool's memory with them.
  *

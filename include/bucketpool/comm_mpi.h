@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * MPI communicators, for several processes on CPUs. In the library bucketpool-mpi. */
 #ifndef BUCKETPOOL_COMM_MPI_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * The interface that a communicator implements: a table of functions. Users of communicators read comm.h.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * The cuda device: slabs, streams and events of one NVIDIA GPU.
  *

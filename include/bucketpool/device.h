@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * Devices, streams, events and graphs, as pools and runtimes use them.
  * - host: the built-in device. Real memory, streams (worker threads with ordered queues) and events. No work runs

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * Export of a pool's memory to other libraries, as DLPack tensors without ownership.
  * @code

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * Element types of parameters, gradients and state. Sizes are in bits because packed 4-bit types exist.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * Readers and writers of files. In the library bucketpool-formats.
  * @code

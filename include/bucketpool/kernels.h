@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * For libraries that compute on bucketpool's devices: their own kernels on a cuda device, the current context, and
  * checks of devices and streams. bucketpool-logprob is built on it.

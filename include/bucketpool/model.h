@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * Models, units, parameters, buckets and requests.
  * - bp_model: parameters (names, shapes, dtypes), grouped into units in execution order

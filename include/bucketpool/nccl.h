@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * Communicators over an ncclComm_t, through the caller's copy of NCCL.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * Offload: the physical memory of release groups is unmapped and returned to the device, and mapped again later at
  * the same addresses.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * Packing: offset assignment for items with sizes and live ranges, so that conflicting items share no bytes and the
  * total is as small as possible.

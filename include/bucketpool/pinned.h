@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * Pinned host memory: page-locked memory, which a device copies to and from at full speed.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * Plans: the address of each request. A plan maps requests to offsets in slabs, with the bytes that this takes and a
  * lower bound of the bytes of any plan.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * Pools: the slabs of a plan, allocated on a device, and the calls that acquire and release its requests.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * Snapshots of pools in chosen steps, for PyTorch's memory viewer, Chrome's trace viewer and `bucketpool view`.
  * @code

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * An allocator of segments for PyTorch: the two functions that torch.cuda.memory.CUDAPluggableAllocator loads, and
  * their configuration, which is set before because these functions only get sizes.

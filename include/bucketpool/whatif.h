@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * What-if: the bytes of plans with other schedules, and the units that set the peak. For policy scheduled.
  *

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds and tests the recipe with rattler-build on a Debian system, without conda-forge: its compilers, tools and libraries are Debian's, and
 a channel of stand-ins has empty packages of their names. The packages of our recipe, their prefixes and tests are as they would be.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans and serves the memory of FSDP training: one address for every bucket, and pools that serve the buckets there.
 
 Begin with five names:

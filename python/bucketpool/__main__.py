@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The entry point of `bucketpool` and `python3 -m bucketpool`: runs the command, or `describe` in Python."""
 
 import os

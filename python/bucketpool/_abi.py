@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The C interface, by its own names. Written by scripts/python_abi.py from include/bucketpool: change the headers, not
 this file.
 

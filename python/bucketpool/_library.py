@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loads the shared libraries and declares their functions.
 
 core() is libbucketpool; formats() and logprob() are loaded on first use. A library is searched in the folders

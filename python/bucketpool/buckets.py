@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Buckets: the parameters of a model, flattened by the rule of a runtime, and their requests for memory."""
 
 import ctypes

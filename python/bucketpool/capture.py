@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Captures: pools inside captured CUDA graphs (bucketpool/capture.h)."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Communicators: groups of ranks that a runtime has made, for registration and for the log-prob client."""
 
 import ctypes

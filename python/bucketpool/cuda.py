@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Architectures of the CUDA kernels, and calls of the CUDA driver: an event between two native streams, for DLPack."""
 
 import ctypes

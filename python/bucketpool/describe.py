@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """units.json of models that bucketpool does not know: any model of transformers, or any torch module.
 
     from bucketpool import describe

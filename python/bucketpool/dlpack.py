@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DLPack capsules over a pool's memory, for numpy.from_dlpack and torch.from_dlpack.
 
 The library makes and deletes the tensors (dlpack.h), because a consumer may delete one on any thread, while

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exceptions: one for each status of the library, with its message. All derive from Error."""
 
 from typing import Dict, Type

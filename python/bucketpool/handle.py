@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Handles: objects of the library that Python owns.
 
 A Handle is the pointer, of the type that functions of _abi.py expect: ctypes refuses another handle. It

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models: units with parameters or given buckets, and the order in which units run."""
 
 import ctypes

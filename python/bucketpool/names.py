@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversion of names (dtypes, roles, policies and other enumerations) to the integers of the library."""
 
 import collections.abc

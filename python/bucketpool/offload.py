@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offload of release groups: their memory goes back to the device, and later returns at the same addresses
 (bucketpool/offload.h)."""
 

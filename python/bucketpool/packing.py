@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offset assignment of any items: sizes, live ranges and conflicts, without models or devices (bucketpool/pack.h)."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans: the address of each request, the bytes that this takes, and a lower bound."""
 
 import ctypes

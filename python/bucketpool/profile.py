@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Snapshots of pools in chosen steps (bucketpool/profile.h), for `bucketpool view` and PyTorch's memory viewer."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Registration of a pool's slabs with communicators (bucketpool/comm.h)."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Schedules: the steps in which each request is live."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Views: the memory of a live request, for Python."""
 
 import ctypes

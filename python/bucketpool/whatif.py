@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans of other schedules, and the units that set the peak of a plan (bucketpool/whatif.h)."""
 
 import ctypes

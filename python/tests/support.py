@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixtures of the package's tests: small models of given buckets, their plans and pools."""
 
 import gc

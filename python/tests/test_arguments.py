@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arguments: every public callable with every kind of object, copies and pickles of all objects, subinterpreters."""
 
 import copy

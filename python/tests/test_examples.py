@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The example programs of the documents, and their output.
 
 Arguments: the C program of examples/use_in_runtime.c, the command.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Captures and registrations on the emulated driver and the emulated NCCL. Argument: the folder with both
 (tests/fakes); none: BUCKETPOOL_BUILD's.
 """

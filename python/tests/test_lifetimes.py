@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Destruction of objects in any order and thread, at the interpreter's exit and in forked children: no crash, hang or
 leak.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offload of release groups: bytes and addresses after restoring, refusals, leases, host memory."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Python has what C has: each function and field of the headers is used by the package, or is left out for a reason."""
 
 import glob

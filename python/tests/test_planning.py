@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models, buckets, schedules and plans: their contents, and refused input.
 
 Argument: the command, which must make the same plans; without it those tests are skipped.

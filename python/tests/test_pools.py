@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pools serve buckets: order under injected delays, refusals with their text, what views allow, threads."""
 
 import ctypes

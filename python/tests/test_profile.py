@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Snapshots of chosen steps: file names, contents, limits, failures, and the step that is open at exit."""
 
 import json

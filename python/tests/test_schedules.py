@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Schedules of FSDP2's buckets, compared with a naive host that gathers, copies out, reduces and drops one buffer after
 another. Units are nested at random.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Views: arrays and DLPack capsules over live requests, after the release, and refused conversions. Half of the tests
 need numpy.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans of other schedules, peaks, offsets of any items, and documents from memory."""
 
 import itertools

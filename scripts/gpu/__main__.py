@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """./check --gpu: runs bucketpool on this machine's GPU within a given time, and leaves results whatever happens. docs/internals/gpu.md is its manual."""
 
 import argparse

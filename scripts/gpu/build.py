@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds the programs of a GPU run, with a C compiler, meson and ninja alone."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The run `fsdp2`: steps of a hybrid model sharded by FSDP2, in plain memory, with PyTorch's allocator settings, and with pools."""
 
 import os

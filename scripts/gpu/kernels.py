@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Registers, spills, shared memory, occupancy and traffic of the CUDA kernels, from nvcc: python3 scripts/gpu/kernels.py
 
 Needs nvcc, no GPU. --write makes bench/results/kernels.md. A kernel that spills registers is an error."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The machine of a GPU run: its driver, its libraries, and the GPU's clocks, power and temperature while parts run."""
 
 import ctypes

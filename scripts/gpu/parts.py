@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parts of a GPU run: each is recorded before and after it runs, gets a share of the run's time, and cannot end the run."""
 
 import ctypes

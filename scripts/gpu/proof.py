@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The run `proof`: our kernels and pools on the GPU's own driver, in order of value. Kernels come first, NCCL and the sanitizers last."""
 
 import csv

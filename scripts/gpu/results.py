@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The results of a GPU run: a JSON document and a log. The document is replaced at each change (temporary file, rename), the log is appended
 to after each part: both hold all finished parts, whatever ends the run."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes bench/results/README.md from the results beside it: python3 scripts/gpu/tables.py"""
 
 import glob

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The run `torch`: bucketpool.torch on CUDA with the machine's own Python and PyTorch, first against fp64, then beside other implementations."""
 
 import os

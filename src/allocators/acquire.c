@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Acquire, the first half of the hot path. A call claims all its requests, orders the stream after the release events of their memory,
  * then commits. Nothing before the commit is visible: a call that fails drops its claims and has changed nothing. */
 #include "allocators/engine.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Choice of memory for requests whose planned buffer is held. Without strict assignment they may get another copy of their class; passes
  * that the plan does not contain may get overflow memory.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CUDA graph captures of a pool: begin waits for all earlier work, end discards the release events of the capture. A launch takes the
  * graph's memory like an acquire and frees it like a release. */
 #include "allocators/capture.h"

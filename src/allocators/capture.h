@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CUDA graph captures of a pool. Release points recorded inside a capture are events of the graph, those outside are not: fences are
  * cleared when a capture begins and when it ends. */
 #ifndef BP_ALLOCATORS_CAPTURE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Engine of a pool, shared by acquire.c and release.c: claims of segments, streams of a live request, waits for release events. Hot path;
  * each claim is one compare-and-swap. */
 #ifndef BP_ALLOCATORS_ENGINE_H

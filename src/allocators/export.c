@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* DLPack export of a pool's memory. Tensors are counted and may outlive the pool. */
 
 #include <bucketpool/core/fail.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Guard mode, annotations, and the dispatch to all enabled observers. Zeroing is in requests.c, captures in capture.c, the recorder in
  * recorder.c. */
 #include "allocators/observers.h"

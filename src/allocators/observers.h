@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Observers of a pool's requests: guard mode, annotations, zeroing, captures, the event recorder. The engine calls the enabled ones in
  * the order of their bits. */
 #ifndef BP_ALLOCATORS_OBSERVERS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pools: layout of segments from a plan, creation, sealing, destruction. */
 #include "allocators/pool.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Private data of a pool, and the functions that its modules share.
  *
  *   segment   a range of a slab that is held or free as one. In fixed and max pools a segment is a buffer (one copy of a size class, or

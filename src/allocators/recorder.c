@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Event recorder of a pool, traces for callers, and conversion of a trace into a recorded schedule. */
 #include "allocators/recorder.h"
 

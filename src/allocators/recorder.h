@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Event ring of a pool. A record's index comes from one fetch-and-add, so that many threads record concurrently. */
 #ifndef BP_ALLOCATORS_RECORDER_H
 #define BP_ALLOCATORS_RECORDER_H

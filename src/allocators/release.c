@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Use, release and cancel, the second half of the hot path. A call claims all its requests, records its release events (one per stream
  * for any number of requests), then commits. A call that fails drops its claims and has changed nothing. */
 #include "allocators/engine.h"

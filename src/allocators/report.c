@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Descriptions of requests and buffers, statistics, live requests, the hash of acquires. Cold path: requests of other threads are read as
  * relaxed atomics. */
 #include "allocators/report.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Descriptions of requests and buffers, for errors, dumps and messages. Cold path. */
 #ifndef BP_ALLOCATORS_REPORT_H
 #define BP_ALLOCATORS_REPORT_H

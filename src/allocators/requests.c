@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Requests of a pool: planned ones are made with the pool, others are bound later. Also their promised streams and zeroing. */
 #include "allocators/pool.h"
 

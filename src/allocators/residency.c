@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Residency of a pool's slabs for requests and graphs: refuses, closes and reopens the memory of a release group. */
 #include "allocators/residency.h"
 

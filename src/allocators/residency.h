@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Offloading of a pool's slabs, as seen by requests and graphs: all that an offload uses of a pool. One caller at a time. */
 #ifndef BP_ALLOCATORS_RESIDENCY_H
 #define BP_ALLOCATORS_RESIDENCY_H

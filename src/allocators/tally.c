@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared counts of a pool, the rare cases: bytes that the thread's lane lacks, and reading. */
 #include "allocators/tally.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Counts of a pool that all its requests share: acquires in order, live bytes and their high-water mark. Each thread writes to a separate
  * cache line, so that threads which serve different requests do not slow each other down. */
 #ifndef BP_ALLOCATORS_TALLY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Collective agreement between the ranks of a communicator: the outcome of each step, and the registrations that
  * they are about to make. The records of all ranks lie in memory that the communicator allocated at creation, so
  * that no rank can run out of memory here and leave the others waiting. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The provider-independent part of communicators: creation from a table, references, checks, collectives, aborting.
  * Then the providers without a transport: one rank, and functions of the caller. */
 #include "comms/comm.h"

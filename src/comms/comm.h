@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Communicators inside the library: a provider's table, and the state that all providers have. */
 #ifndef BP_COMMS_COMM_H
 #define BP_COMMS_COMM_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The NCCL provider: finding the loaded copy of NCCL, its versions, collectives, exchanges, errors, creation and
  * destruction. */
 #include "comms/nccl.h"

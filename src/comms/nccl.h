@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL communicators inside the library: one of the caller's, and the functions of the copy of NCCL that made it. */
 #ifndef BP_COMMS_NCCL_H
 #define BP_COMMS_NCCL_H

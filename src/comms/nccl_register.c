@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Registration of memory with NCCL: buffers, windows, symmetric windows, and the reasons for refusals. */
 #include "comms/nccl.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Registrations: creation, granting the best window kind that all ranks get, following the slabs of the pool,
  * destruction. */
 #include "comms/registration.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Registrations inside the library, and agreement between ranks: a step that can fail on one rank ends with the same
  * verdict on all. */
 #ifndef BP_COMMS_REGISTRATION_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Time-outs of collective status agreements: the configured value, and the error that names the missing ranks. Inline, because
  * the MPI library uses it too. */
 #ifndef BP_COMMS_TIMEOUT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A hash map from addresses to pointers: open addressing with linear probing, O(1) expected. */
 #ifndef BP_STEPS_ADDRESS_MAP_H
 #define BP_STEPS_ADDRESS_MAP_H

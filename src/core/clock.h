@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Time as libraries measure it. */
 #ifndef BP_CORE_CLOCK_H
 #define BP_CORE_CLOCK_H

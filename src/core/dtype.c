@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Element types: sizes in bits, names and aliases, storage types. */
 #include <bucketpool/core/arith.h>
 #include <bucketpool/core/fail.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Output files: staged in an unnamed or temporary file, renamed when complete. Input files: regular files only. */
 #include "core/files.h"
 

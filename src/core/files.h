@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Output files that are complete or absent, and input files that cannot block; for the libraries and the command. */
 #ifndef BP_FILES_FILES_H
 #define BP_FILES_FILES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Hashes with a key of the process, for tables that files fill: without the key nobody can choose entries that collide. */
 #ifndef BP_CORE_HASH_H
 #define BP_CORE_HASH_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A hash table of entries that the caller keeps in an array and compares: open addressing with linear probing, O(1) expected. Entries are
  * found in no order that a result may depend on, as the key of the hashes differs between processes.
  *

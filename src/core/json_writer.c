@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The JSON writer: nesting, escapes, numbers, and the first failure. */
 #include "core/json_writer.h"
 

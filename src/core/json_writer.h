@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A JSON writer (RFC 8259) into memory or an open output. Tracks the nesting and keeps the first failure, so callers
  * check once, at the end. */
 #ifndef BP_FILES_JSON_WRITER_H

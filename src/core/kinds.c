@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Kinds of files by their first bytes, and of documents by their format. */
 #include "core/kinds.h"
 

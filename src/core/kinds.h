@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Names the kind of a file, for messages of readers that expect another one. */
 #ifndef BP_FILES_KINDS_H
 #define BP_FILES_KINDS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Growing arrays and strings, with checked sizes. */
 #include "core/memory.h"
 

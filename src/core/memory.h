@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Growing arrays and strings for the planning side. Not used on the paths that serve buckets. */
 #ifndef BP_CORE_MEMORY_H
 #define BP_CORE_MEMORY_H

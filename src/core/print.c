@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Formats text for people: text from outside is shown without control characters, and cut between characters. */
 #include "core/print.h"
 

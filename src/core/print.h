@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Formats text for people. The only function that shows text from outside: arguments of %s may have any bytes. */
 #ifndef BP_CORE_PRINT_H
 #define BP_CORE_PRINT_H

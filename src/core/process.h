@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The process that owns an object. fork() copies memory into the child, but neither threads, nor the locks that they hold, nor peers:
  * objects that depend on these serve only the process that made them. Children of vfork and posix_spawn are not affected: they execute
  * another program at once. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* SHA-256 as specified by FIPS 180-4. */
 #include "core/sha256.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* SHA-256 (FIPS 180-4) for plan fingerprints, in portable C without further dependencies. */
 #ifndef BP_CORE_SHA256_H
 #define BP_CORE_SHA256_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Names of status codes, the version, the error detail of each thread, and errors of objects in forked children. */
 #include <bucketpool/core/fail.h>
 #include <bucketpool/status.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Untrusted text, from files, arguments, other ranks and callbacks. Control characters could drive a terminal, bidirectional marks reorder
  * what is read, and a truncated UTF-8 sequence would break callers that decode. */
 #ifndef BP_CORE_TEXT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The cuda device: loading the driver, errors, the current context, creation. */
 #include "devices/cuda.h"
 

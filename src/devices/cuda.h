@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Private data and functions of the cuda device, which uses a GPU through the driver API. */
 #ifndef BP_DEVICES_CUDA_H
 #define BP_DEVICES_CUDA_H

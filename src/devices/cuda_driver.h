@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Table of the CUDA driver functions that the cuda device calls; tests replace it by an emulated driver.
  *
  * The table has no CUDA types, so that no CUDA headers are needed: handles are pointers, device addresses are uint64_t, results are int

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of the cuda device: slabs, stream-ordered allocations, pinned host memory. A slab of virtual memory is one physical allocation
  * with the properties of NCCL's allocations, so that NCCL can register it. Source of the properties: ncclMemAlloc of NCCL (pinned device
  * memory, exportable handles, RDMA, both granularities, peers). */

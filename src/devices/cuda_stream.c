@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Streams of the cuda device and their work: functions, copies, events, graphs, kernels. */
 #include <bucketpool/core/fail.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The part that all devices share: creation from a table, references, usage, events, graphs, reserved address space. */
 #include "devices/device.h"
 

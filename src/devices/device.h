@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Devices and streams: a provider's table, and the bookkeeping that all devices share. */
 #ifndef BP_DEVICES_DEVICE_H
 #define BP_DEVICES_DEVICE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory, configuration and table of the host device. Physical memory is a shared anonymous mapping, which mremap duplicates into
  * reserved address space. Private memory has no duplicate mappings, and cannot keep its bytes while its first address is unmapped.
  * Emulators of system calls, like qemu's, lack these duplicates: there, each memory has a file and its descriptor. */

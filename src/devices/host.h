@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The host device: memory of the process, and streams that are threads. */
 #ifndef BP_DEVICES_HOST_H
 #define BP_DEVICES_HOST_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A stream of the host device: a bounded multi-producer queue, and a thread that runs its work.
  *
  * A slot is claimed by one fetch-and-add, so that the order of claims is the order of execution; the slot's `ready` (after Vyukov's

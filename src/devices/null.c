@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The null device: addresses without memory, and streams that run nothing. */
 #include "devices/device.h"
 

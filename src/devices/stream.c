@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Streams, and their timelines of release events. */
 #include "devices/device.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reading files, names of files and models, and error details with a place. */
 #ifndef BP_FORMATS_FILE_H
 #define BP_FORMATS_FILE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A JSON parser (RFC 8259) that builds jansson values. Replaces jansson's own parser, which loses bytes of a token
  * and writes past its buffer when an allocation fails while the token grows (load.c, lex_save), and recurses 2048
  * levels deep. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* JSON with errors that name the place: "units.json: $.units[3].buckets[0].numel: expected ..., got -4". */
 #ifndef BP_FORMATS_JSON_H
 #define BP_FORMATS_JSON_H

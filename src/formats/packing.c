@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Packing instances as CSV. docs/reference/formats.md describes every column. */
 #include <bucketpool/core/arith.h>
 #include <bucketpool/core/fail.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Packing instances in files, for the command (version node BUCKETPOOL_PRIVATE); not installed. */
 #ifndef BP_FORMATS_PACKING_FILE_H
 #define BP_FORMATS_PACKING_FILE_H

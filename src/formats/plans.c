@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans as bucketpool.plan/1: written, and read into a validated plan whose fingerprint and checksum equal the file's.
  * docs/reference/formats.md describes every member. */
 #include <bucketpool/core/arith.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Independent check of a plan against its buckets and schedule. Shares data structures but no arithmetic with the planner;
  * bp_packing_check, which compares the addresses, shares none with the packer. */
 #include <bucketpool/core/arith.h>

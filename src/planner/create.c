@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Assembles a plan: asks the policy role by role, lays the classes out in the role's slab, and works out bytes, bounds and
  * witnesses. */
 #include <bucketpool/core/arith.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Creates plans from their contents, for readers of saved plans, the command's scaled plans, and tests; and the checksum of saved plans. */
 #ifndef BP_PLAN_FROM_INFO_H
 #define BP_PLAN_FROM_INFO_H

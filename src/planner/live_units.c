@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Peak live bytes (the lower bound) and live units of a role; assigns units to copies by greedy colouring, then a bounded exact search. */
 #include <bucketpool/core/arith.h>
 #include <bucketpool/core/fail.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bp_plan: contents, look-up of requests, names and options, fingerprint, creation from contents. */
 #include "planner/plan.h"
 

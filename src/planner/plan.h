@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The data behind bp_plan: growable arrays, published by bp_plan_info. */
 #ifndef BP_PLAN_PLAN_H
 #define BP_PLAN_PLAN_H

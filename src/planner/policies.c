@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The policies with size classes: they choose a role's classes, and each request's class and copy. */
 #include "planner/policy.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Interface between plan assembly and the policies, and live bytes and units. A policy chooses, for one role, the size classes and each
  * request's class and copy, or packs several roles. The assembly computes offsets and sums of classes. */
 #ifndef BP_PLAN_POLICY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Offsets of policy scheduled: the conflict graph of a role's requests, packed. */
 #include <bucketpool/core/arith.h>
 #include <bucketpool/core/fail.h>

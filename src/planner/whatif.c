@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What-if: bytes of plans for other schedules; the requests that set a plan's lower bound, and the peak without them. */
 #include <bucketpool/core/arith.h>
 #include <bucketpool/core/fail.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The calls behind grown_calls.h, and the tables of structs. */
 #include "support/harness.h"
 

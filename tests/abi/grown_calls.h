@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The growable structs of the interface, each with a call that reads or fills it. */
 #ifndef BP_TEST_UNIT_GROWN_CALLS_H
 #define BP_TEST_UNIT_GROWN_CALLS_H

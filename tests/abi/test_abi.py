@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripts/abi.py on a repository with a small library: which changes of an interface fail, and the order of tags."""
 
 import importlib.util

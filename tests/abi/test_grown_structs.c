@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Structs that grow: callers that were compiled with an older, shorter layout or with a newer, longer one.
  *
  * A table row has a struct's size and a call that reads or fills it. Each call gets the struct truncated after each field, as from older

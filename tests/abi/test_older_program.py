@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program that was compiled with an older header, whose structs are shorter, with this library.
 
 Arguments: source directory, core library."""

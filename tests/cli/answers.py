@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Assertions on the output of the command: errors of one line, golden texts."""
 
 import atexit

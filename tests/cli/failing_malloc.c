@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Preloaded into the command: fails one allocation of a run. The process stops before main and becomes a server that forks a run for
  * each number it is given, so that programs are loaded and linked once. */
 #include <errno.h>

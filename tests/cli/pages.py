@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Code blocks of the documents: finding, classifying and running them.
 
 Every fenced block is run. A comment above it, which the site does not show, prepares it or excludes it:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recordings of training steps as PyTorch writes them, made with Python's own pickle."""
 
 import pickle

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recordings of PyTorch's allocator with segments: a reference model of mapped memory, in pages."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Snapshots as docs/reference/snapshot_files.md has them, made with Python's own pickle: training steps of a small
 model, and PyTorch's kind.
 

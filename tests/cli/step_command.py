@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`bucketpool step` for its tests: runs, and checks of its documents from the events. Arguments: source directory, the executable."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`bucketpool bench logprob`: rows, figures that follow from one another, wrong results that are found, mistakes.
 
 Arguments: source directory, the bucketpool executable, a library that makes results wrong when it is loaded first ("":

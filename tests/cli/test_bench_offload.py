@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`bucketpool bench offload`: figures that follow from one another, memory that goes back, wrong bytes that are found,
 mistakes.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command as people and scripts meet it: golden outputs, exit codes, one clear line for every mistake.
 
 Arguments: source directory, the bucketpool executable. With UPDATE_GOLDEN=1 the golden files are written anew; look at

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Completion of the command line in bash, zsh and fish. The shells run, in a pseudo-terminal where they need one.
 
 Arguments: source directory, the command."""

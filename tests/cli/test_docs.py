@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the code blocks of README.md, CONTRIBUTING.md, docs/ and the manual page. pages.py describes how.
 
 Arguments: source directory, build folder, "mpi" if the build has the examples with MPI. ./check --torch runs the blocks
@@ -101,11 +102,11 @@ class Pages(unittest.TestCase):
             print(f"{sum(languages.values())} blocks {outcome}: {numbers}")
 
     def test_quoted_files(self):
-        """A page shows the examples that name it, without their first line."""
+        """A page shows the examples that name it, without their licence and first line."""
         quoted = 0
         for name in sorted(os.listdir(os.path.join(ROOT, "examples"))):
             if name.endswith((".c", ".py")):
-                first, code = read("examples", name).split("\n", 1)
+                _, first, code = read("examples", name).split("\n", 2)
                 for page in re.findall(r"(\S+\.md) shows", first):
                     self.assertIn(code, [block.code for block in PAGES[page]], f"examples/{name} in {page}")
                     quoted += 1

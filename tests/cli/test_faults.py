@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One allocation of a command fails: every command, with tables, documents and files, once for each allocation that it
 makes.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans of FSDP2's buckets: stacked experts, the root group, groups of one rank.
 
 Arguments: source directory, the bucketpool executable.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that somebody has prepared: links and leftovers where the command writes, pipes and devices where it reads.
 
 Arguments: source directory, the command."""

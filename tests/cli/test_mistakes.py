@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mistakes that people make at a prompt, and how the command answers them.
 
 Arguments: source directory, the command."""

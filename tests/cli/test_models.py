@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models by name: the cache of the hub, bundled models, `bucketpool models`; notes about fields that are not read, and advice beside a
 plan.
 

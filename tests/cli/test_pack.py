@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`bucketpool pack`: placements, capacities, checks, files and mistakes. What was written is checked here again, item
 by item.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Geometry of the pictures: no text covers another one or leaves its box or the page, bars are proportional.
 
 Arguments: source directory, the command."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory of the readers against the size of the file: peak resident memory of the command (wait4) on traces of growing
 length, and on files made to need much more than they are long.
 

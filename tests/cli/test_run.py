@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`bucketpool run`: every byte of every bucket, wrong plans, traces, mistakes.
 
 Arguments: source directory, the bucketpool executable. With UPDATE_GOLDEN=1 the golden files are written anew; look at

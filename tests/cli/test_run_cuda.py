@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`bucketpool run --device cuda` on the emulated driver: the same bytes with graphs and without, and what drivers do
 not do.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`bucketpool step`: recorded training steps as PyTorch writes them. What is printed is computed here again from the
 events, and each plan is checked against all recorded steps, event by event.
 

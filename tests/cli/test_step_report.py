@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The report of `bucketpool step`: memory that PyTorch had, requests that failed, places, modules, phases and kinds, and several files.
 
 Arguments: source directory, the bucketpool executable.

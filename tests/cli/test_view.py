@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`bucketpool view`: tables, JSON, the page, pictures and mistakes, on snapshots that snapshots.py makes and that a
 profile wrote. What is printed is computed here again, event by event. In a browser only where chromium is installed.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The what-if answers of `bucketpool explain`: what other schedules take, what sets the peak.
 
 Arguments: source directory, the bucketpool executable. BUCKETPOOL_BRIEF, where it is set: every third case."""

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Loaded before bucketpool-logprob: results that are a little wrong, to see that they are found. WRONG_LOGPROB says which. */
 #include <bucketpool/lm_head.h>
 

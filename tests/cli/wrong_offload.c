@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Loaded before bucketpool: offloads that lose what they were to keep or to give back, to see that it is found. WRONG_OFFLOAD says which. */
 #include <bucketpool/offload.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Device memory of the emulated driver, allocated in the context of a rank's device. */
 #include "device_memory.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Device memory of a test, allocated outside all pools. */
 #ifndef BP_TEST_DEVICE_MEMORY_H
 #define BP_TEST_DEVICE_MEMORY_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Input elements of collectives, and the results of a serial reduction. */
 #ifndef BP_TEST_NUMBERS_H
 #define BP_TEST_NUMBERS_H

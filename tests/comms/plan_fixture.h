@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One plan for all tests of a program. */
 #ifndef BP_TEST_COMM_PLAN_FIXTURE_H
 #define BP_TEST_COMM_PLAN_FIXTURE_H

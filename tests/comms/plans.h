@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans for the tests of registration. */
 #ifndef BP_TEST_COMM_PLANS_H
 #define BP_TEST_COMM_PLANS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks as threads. */
 #include "team.h"
 #include "devices/cuda.h"

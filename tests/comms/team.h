@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks as threads of a test, each with a device, stream, communicators and pool, on the emulated driver and NCCL. */
 #ifndef BP_TEST_TEAM_H
 #define BP_TEST_TEAM_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Agreement between ranks before, during and after a registration, without deadlocks. */
 #include "fakes/nccl/fake_nccl.h"
 #include "plans.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Exchanges and collectives of NCCL communicators against a serial reference. */
 #include <bucketpool/comm_ops.h>
 

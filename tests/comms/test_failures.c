@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Each call of NCCL and of the driver fails in turn during a registration: all ranks return the same, and everything
  * is undone. */
 #include "fakes/cuda/fake_cuda.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finding the loaded copy of NCCL. Each case runs in a separate process, as this program is not linked with NCCL.
  * Arguments: the folders of the emulation's copies: the newest, 2.19, 2.18. */
 #include <dlfcn.h>

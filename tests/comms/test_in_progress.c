@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Nonblocking communicators of NCCL: their calls return "in progress" and finish later, even during an abort. */
 #include <pthread.h>
 #include <time.h>

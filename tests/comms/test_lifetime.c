@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Destruction of registrations, pools, communicators and devices in any order, and registrations that are refused. */
 #include <bucketpool/capture.h>
 #include <bucketpool/cuda.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Kinds granted by each version of NCCL, and their windows and reports. */
 #include "fakes/nccl/fake_nccl.h"
 #include "plan_fixture.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A registration fails on one rank at each point in turn: all ranks return the same error, which names the rank,
  * nothing stays registered, and a second try succeeds. Linked with -Wl,--wrap of the allocation functions. */
 #include <bucketpool/capture.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Communicators of one rank and of callbacks: results, forwarded arguments, and invalid input. */
 #include <bucketpool/comm_ops.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A rank that misses an agreement: the others report it within the time-out and can be destroyed without it. */
 #include <time.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Warnings and reports of conditions in which NCCL does not use registered memory. */
 #include "fakes/nccl/fake_nccl.h"
 #include "plan_fixture.h"

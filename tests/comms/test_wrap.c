@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Wrapping NCCL communicators: accepted ones, and the errors of the others. */
 #include "fakes/cuda/fake_cuda.h"
 #include "fakes/nccl/abi.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Cases of the pool contract: CASE(name) { ... } is a case. Each runs on every allocator and every device. */
 #ifndef BP_TEST_CONTRACT_CASES_H
 #define BP_TEST_CONTRACT_CASES_H

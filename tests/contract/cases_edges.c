@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Limits: number of ids in a call, bytes, requests, length of names. */
 #include "cases.h"
 

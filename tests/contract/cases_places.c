@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sources and contents of memory: persistent, dynamic and empty requests, zeroing, slabs and their callbacks. */
 #include "allocators/pool.h"
 #include "cases.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Acquire, try_acquire, use, release and cancel. */
 #include "cases.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Creation of pools, planned requests and bound requests. */
 #include "cases.h"
 

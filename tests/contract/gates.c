@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gates that block streams, and probes of their work. */
 #include <bucketpool/device.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans whose buffers overlap partly. */
 #include <stdio.h>
 

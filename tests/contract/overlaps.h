@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans with partial overlaps, by hand or by first fit. */
 #ifndef BP_TEST_CONTRACT_OVERLAPS_H
 #define BP_TEST_CONTRACT_OVERLAPS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Annotations as an injection library receives them. Argument: its path, or "" if the library was built without NVTX. */
 #include <dlfcn.h>
 

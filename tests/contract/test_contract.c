@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The pool contract: every case on every allocator and every device. New allocators and devices are rows in support/pools.c. */
 #include "cases.h"
 

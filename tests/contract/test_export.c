@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* DLPack tensors over a pool's memory: they hold no request live, and their memory outlives the pool. */
 #include <bucketpool/dlpack.h>
 

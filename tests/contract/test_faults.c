@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every device operation and every allocation fails once in turn: the error is returned, nothing has changed or leaks, and a second try
  * succeeds. Linked with -Wl,--wrap of the allocation functions. */
 #include "support/driver.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A forked child of a process with devices, whose threads hold locks and have work in flight. The child's calls are refused, destroying
  * frees nothing, and nothing hangs. Slabs are unmapped in the child, and the parent is unaffected. */
 #include <bucketpool/capture.h>

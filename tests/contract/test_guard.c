@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Guard mode: uses after release trap, writes past the end are detected, fresh memory is NaN. */
 #include <signal.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reuse in stream order, proven by bytes on the host device: required waits happen, and there are no others. Gates block streams, so that
  * no order arises by chance. */
 #include "support/pools.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans with partial overlaps on the scheduled allocator, compared with a reference model of byte intervals. */
 #include <stdlib.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Known defects of other pools (Megatron-FSDP, FSDP2, PyTorch's allocator), one test each. */
 #include <bucketpool/profile.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Streams promised with bp_pool_set_stream: reuse on them needs no event, and another stream is an error instead of a race. */
 #include "support/pools.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Strict assignment: the planned copy or any free one; sealing and overflow. */
 #include "support/pools.h"
 

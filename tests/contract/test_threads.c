@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Several threads on one pool: concurrent calls on different requests are not a race, on the same request they are reported. Run under
  * ThreadSanitizer as well. */
 #include <pthread.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Traces of a pool, and the recorded schedules made from them. */
 #include <time.h>
 

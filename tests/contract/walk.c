@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A pool driven through its schedule. */
 #include <bucketpool/device_ops.h>
 #include <bucketpool/pool.h>

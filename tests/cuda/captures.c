@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pools to capture, and captures. */
 #include <bucketpool/capture.h>
 

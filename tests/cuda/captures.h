@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pools and captures for tests of their misuse. */
 #ifndef BP_TEST_CAPTURES_H
 #define BP_TEST_CAPTURES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Compiled if the toolkit's headers are installed: compares the ABI in cuda_driver.h and in the emulated driver with cuda.h. */
 #include "devices/cuda_driver.h"
 #include <cuda.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Helpers of the tests of the emulated driver. */
 #ifndef BP_TESTS_CUDA_FAKE_SUPPORT_H
 #define BP_TESTS_CUDA_FAKE_SUPPORT_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """bench_gpu on the emulated driver: groups by name, and a JSON that keeps the groups before a crash.
 
 Arguments: the program; the libraries of the emulated driver, cuBLAS and NCCL; the kernels."""

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Launches: their waits, waits of later requests, their memory, and requests that were live when the capture began. */
 #include <bucketpool/capture.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random programs: pools used eagerly, captured, cancelled half-way and launched again, in turn and on several streams. Every read is
  * checked when it runs, eagerly or in a graph. */
 #include <bucketpool/capture.h>

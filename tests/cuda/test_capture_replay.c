@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Captured and replayed work leaves the same bytes as eager work: whole iterations and single layers, mixed with eager ones, on every
  * allocator. */
 #include <bucketpool/capture.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Refusals of captures, and the pool afterwards: cells of the matrix in docs/guides/cuda_graphs.md, and misuse of captures. */
 #include <bucketpool/capture.h>
 

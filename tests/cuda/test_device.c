@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The cuda device on the emulated driver: loading, requested memory properties, current contexts, and failures of each driver call. */
 #include <bucketpool/capture.h>
 #include <bucketpool/cuda.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Driver calls of acquire and release, counted by the emulated driver: none if the next user is on the same stream; else one record per
  * stream that leaves a point, and one wait per such stream. */
 #include "support/driver.h"

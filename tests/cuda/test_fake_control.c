@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Controls of the emulated driver: setup, injected failures, counts, leaks, lookup by version. */
 #include "fake_support.h"
 

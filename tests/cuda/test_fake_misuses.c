@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Detection of misuse that causes no error: one test for each misuse of rules.h, by name. Unmapped memory faults. */
 #include "fake_support.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random programs of streams, events and graphs with every conflict ordered by events: the bytes must equal those of a serial run. Vector
  * clocks track the known order. Conversely, where a program leaves an order open, the emulated driver varies it. */
 #include "fake_support.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels of the cuda device on the emulated driver: current contexts, driver calls of a launch, refusals, failures of each call. */
 #include <bucketpool/cuda.h>
 #include <bucketpool/device_ops.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels on the present driver: launched, captured and launched again. */
 #include <bucketpool/device_ops.h>
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every rule of tests/fakes/cuda/rules.h has a function that holds on the emulated driver, found as programs find a
 driver.
 

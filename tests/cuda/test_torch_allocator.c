@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Segments for PyTorch: addresses, waits of successive users, refusals. */
 #include <pthread.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Iterations of a training loop. */
 #include <bucketpool/capture.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Iterations of a training loop: all-gathers, compute and reduce-scatters on a stream each, through a pool. The contents of buckets
  * change with each iteration, and all results are kept, so that ways of running can be compared. */
 #ifndef BP_TEST_TRAINING_H

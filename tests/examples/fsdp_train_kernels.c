@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels of examples/fsdp_train, for the emulated driver: the same operations, items in any order, here backwards. */
 #include "all.h"
 #include "fake_kernels.h"

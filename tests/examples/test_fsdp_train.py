@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The training loop: the same losses, bit by bit, for every policy and however slow its streams are; offloaded,
 profiled, as CUDA graphs and registered; and the gradients of one process without shards.
 

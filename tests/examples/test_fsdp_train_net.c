@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The gradients of examples/fsdp_train's layers against differences of the loss: in every tensor, along a direction at random. */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzes bp_config_parse: any bytes give a model or an error with a detail. */
 #include <bucketpool/formats.h>
 

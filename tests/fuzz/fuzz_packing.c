@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzes bp_packing_file_parse: accepted files can be written, and small instances can be packed. */
 #include <stdio.h>
 #include <stdlib.h>

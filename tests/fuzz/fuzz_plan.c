@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzes bp_plan_parse: an accepted plan can be written and served. */
 #include <bucketpool/formats.h>
 

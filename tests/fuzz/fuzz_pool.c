@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzes the contents of plans and their pools: an accepted plan is served without overlapping live requests. The
  * input is a list of numbers, so that formats and fingerprints do not stop the fuzzer. */
 #include <bucketpool/bucketpool.h>

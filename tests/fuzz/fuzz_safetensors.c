@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzes bp_safetensors_parse with whole files and nested patterns. */
 #include <bucketpool/formats.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzes bp_snapshot_parse: ids, slabs and times of an accepted snapshot are consistent. */
 #include <stdlib.h>
 #include <string.h>

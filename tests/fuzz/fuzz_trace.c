@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzes bp_trace_file_parse, and plans the steps of an accepted trace: the plan is never below the peak live bytes. */
 #include <stdlib.h>
 #include <string.h>

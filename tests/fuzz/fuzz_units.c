@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzzes bp_units_parse: accepted models can be written. */
 #include <bucketpool/formats.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans every model that a reader accepts, under every rule and policy. */
 #ifndef BP_FUZZ_PIPELINE_H
 #define BP_FUZZ_PIPELINE_H

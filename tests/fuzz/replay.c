@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs a fuzz target over every file of the given directories, for builds without libFuzzer: `fuzz_units
  * corpus/units`. Exits with 1 if there are no files. */
 #include <dirent.h>

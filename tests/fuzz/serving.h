@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Serves every plan that a reader accepts, at every level of strict assignment, on the device without memory. */
 #ifndef BP_FUZZ_SERVING_H
 #define BP_FUZZ_SERVING_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The entry point that libFuzzer and replay.c call. */
 #ifndef BP_FUZZ_TARGET_H
 #define BP_FUZZ_TARGET_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Loading, ranks and memory for the rules of NCCL. */
 #include "nccl_api.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL and driver functions without their headers, memory of ranks, and execution of a rule. */
 #ifndef BP_TEST_NCCL_API_H
 #define BP_TEST_NCCL_API_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rules of captures: streams that join, and how captures end. */
 #include "rules_support.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checks the rules of the emulated CUDA driver on a driver: prints a line per rule, and the counts as the last line.
  *
  *   ok ID

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rules of kernels: images, launches, their arguments. */
 #include "rules_support.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rules of virtual memory and of allocations. */
 #include "rules_support.h"
 

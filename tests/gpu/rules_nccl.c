@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of NCCL's rules, one function for each rule of tests/fakes/nccl/rules.h. Rules of two ranks run as threads on the emulation, and
  * as processes on one GPU. */
 #include "nccl_api.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A function for each rule: HOLDS, FAILS or SKIPPED. */
 #ifndef BP_TEST_RULES_NCCL_H
 #define BP_TEST_RULES_NCCL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs the rules of NCCL, on the emulation and on a real NCCL with a GPU, which confirms or refutes inferred rules.
  * Each rule runs in a separate process, as NCCL reads its environment once. An inferred rule that does not hold on a real NCCL is reported
  * as "differs", not as a failure. The last line has the counts.

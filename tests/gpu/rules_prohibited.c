@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rules of captures: operations that are prohibited while a capture lasts. */
 #include "rules_support.h"
 

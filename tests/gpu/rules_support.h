@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Helpers of the tests of the driver's rules. They need only libc and the core library, so that they can be built on the GPU machine. */
 #ifndef BP_TESTS_RULES_SUPPORT_H
 #define BP_TESTS_RULES_SUPPORT_H

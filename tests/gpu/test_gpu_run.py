@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """./check --gpu without a GPU: the runner with small commands, and the rehearsal of `proof`, whole and killed.
 
 Arguments: source directory, build directory; "": without the rehearsal, which needs everything that can be built."""

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Registration of a pool with the NCCL of the machine: with one rank, and with two processes that share a GPU as if they were two hosts.
  * Argument: the number of ranks. Each is a separate process. BP_TEST_NCCL names NCCL's library (libnccl.so.2).
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Prints what each environment variable of the libraries changes, a line each. It runs as any user, and privileged (test_hardening.py).
  *
  * usage: privileged DRIVER    DRIVER: library of the emulated CUDA driver */

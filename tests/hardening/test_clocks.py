@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`bucketpool run` while clocks jump, stand still, fail and overflow: it ends, and no time that it prints or writes is negative.
 
 Arguments: source directory, the bucketpool executable, the preloaded library of clocks (wrong_clock.c).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hardening: how binaries are compiled, linked and installed, and environment variables in privileged processes.
 
 Arguments: source directory, build directory, the compiler's flags for hardening, the program privileged.c, the command linked to the archives,

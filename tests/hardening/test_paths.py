@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trees in folders with odd names: `./check` and meson refuse at once those in which they cannot work, and scripts find the tree.
 
 Argument: source directory.

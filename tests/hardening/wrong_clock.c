@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Preloaded into the command: clocks that jump, stand still, fail, or are about to overflow. WRONG_CLOCK=MODE. */
 #include <errno.h>
 #include <stdatomic.h>

@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Runs a test with so many ranks of MPI, as examples/mpi does, one rank too: mpirun.sh RANKS PROGRAM [ARGUMENT...].
 set -eu
 # MPI's modules leak, and are unloaded by the time that leaks are looked for: they could not be told from others

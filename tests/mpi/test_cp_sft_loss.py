@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The example cp_sft_loss: every arrangement of 1, 2, 4 and 8 processes gives the numbers of a reference
 implementation.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Conversions of fp16 and bf16 against plain arithmetic: every 16-bit value, and the midpoint of every two
  * neighbours. */
 #include <math.h>

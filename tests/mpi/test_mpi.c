@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The MPI communicator between the processes of the job. Argument: the side that initializes MPI, "library" or
  * "caller". */
 #include <bucketpool/comm_mpi.h>

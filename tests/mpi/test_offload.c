@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Offload of registered memory by several processes. What happens where one fails is tested with threads (offload/test_ranks.c). */
 #include <bucketpool/comm_mpi.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* All ranks write snapshots and traces at once into folders that do not exist yet: test_mpi_profile FOLDER.
  * test_profile_files.py checks the files. */
 #include <bucketpool/profile.h>

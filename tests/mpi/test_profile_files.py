@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Eight ranks write at once: every file exists, is complete and keeps the rules. Arguments: mpirun.sh, the program, the
 folder of check_snapshot.py.
 """

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Four MPI ranks with a time-out, some of which stop. The others print each error with the seconds it took, and end
  * together.
  *

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MPI ranks that stop: the others report them by number within the time-out, and end. Arguments: mpirun.sh, the
 program.
 """

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A device whose nth call fails. */
 #include "faults.h"
 #include "support/driver.h"

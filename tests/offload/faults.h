@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The four calls of a group in order, made while something fails. */
 #ifndef BP_TEST_OFFLOAD_FAULTS_H
 #define BP_TEST_OFFLOAD_FAULTS_H

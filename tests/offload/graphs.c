@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A captured graph that computes in the memory of a store. */
 #include "graphs.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A captured graph that computes in the memory of a store: it copies the state into parameters, and these into gradients. */
 #ifndef BP_TEST_OFFLOAD_GRAPHS_H
 #define BP_TEST_OFFLOAD_GRAPHS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Release groups of stores, with their offload and restore. */
 #include "stores.h"
 

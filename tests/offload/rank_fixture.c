@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks that are threads. */
 #include "rank_fixture.h"
 #include "support/trace_device.h"

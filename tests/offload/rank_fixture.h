@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks that are threads, each with a pool of registered memory, on a device that records its calls. */
 #ifndef BP_TEST_OFFLOAD_RANK_FIXTURE_H
 #define BP_TEST_OFFLOAD_RANK_FIXTURE_H

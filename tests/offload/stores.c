@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pools with several release groups. */
 #include <bucketpool/device_ops.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pools with several release groups, and a model of their memory: a copy on the host of all that was written. */
 #ifndef BP_TEST_OFFLOAD_STORES_H
 #define BP_TEST_OFFLOAD_STORES_H

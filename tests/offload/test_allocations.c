@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every allocation of host memory fails once in turn: BP_ERR_NO_HOST_MEMORY, nothing has changed, and a second try succeeds. Linked with
  * -Wl,--wrap of the allocation functions. */
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random programs of a training loop with offload: groups are offloaded and restored in any order and concurrently while others are used,
  * and every byte is compared. */
 #include "allocators/pool.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every device call fails once in turn during offload and restore: either nothing has changed, or the header's exception applies; a
  * second try succeeds with the right bytes. */
 #include "faults.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Captured graphs and offload: the offload row of the matrix in docs/guides/cuda_graphs.md. */
 #include <pthread.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Graphs with collectives in memory that is offloaded: the slabs of their windows, and their validity afterwards. */
 #include "allocators/pool.h"
 #include "faults.h"

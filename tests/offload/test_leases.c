@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Leases: a group with a lease is not offloaded, whichever lease is returned first; offloads wait for the reader's work. */
 #include <pthread.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory is really freed: counts of the device, of the process and of the emulated driver; and the host memory that is retained. */
 #include <unistd.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Requests and observers of an offloaded group, in each of its states. */
 #include <bucketpool/dlpack.h>
 

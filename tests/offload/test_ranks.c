@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Offload of registered memory: windows end before the memory is unmapped and are made after it is mapped, on all ranks or on none. */
 #include "graphs.h"
 #include "rank_fixture.h"

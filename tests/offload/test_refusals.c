@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Refused calls of offload: messages, and no effect. */
 #include <pthread.h>
 

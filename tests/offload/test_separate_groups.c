@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Independence of groups. SkyRL, PR 563: weight syncing needs the model alone on the GPU, but gradients were restored with it, their size
  * was not saved, and the condition to restore them could never hold. */
 #include "stores.h"

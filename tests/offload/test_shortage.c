@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The device is out of memory at a restore, because of other allocations: everything is undone, the bytes stay on the host, and a retry
  * is possible. */
 #include <bucketpool/device_ops.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Unloading and loading of slabs: calls of observers and their order, and a failure of each device call. */
 #include <unistd.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Leases on several threads, and work in other groups, while groups are offloaded and restored. */
 #include <pthread.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs bp_pack and bp_packing_bound and checks their results. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs bp_pack and bp_packing_bound and asserts their whole contract on the results. */
 #ifndef BP_TEST_PACKING_ANSWERS_H
 #define BP_TEST_PACKING_ANSWERS_H

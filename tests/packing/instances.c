@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Instances and assertions of the packing tests. */
 #include "support/harness.h"
 

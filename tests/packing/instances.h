@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fixtures of the packing tests: instances as plain arrays, packings made from them, random instances, assertions. */
 #ifndef BP_TEST_PACKING_INSTANCES_H
 #define BP_TEST_PACKING_INSTANCES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fixtures of large packing instances; see large.h. */
 #include "support/harness.h"
 

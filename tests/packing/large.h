@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Packs instances with more conflicts than the conflict graph takes, and asserts the contract without quadratic memory. */
 #ifndef BP_TEST_PACKING_LARGE_H
 #define BP_TEST_PACKING_LARGE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference model of packing; see naive.h. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference model of packing: conflicts, check, peak live sum, optimum; simple code in quadratic time or worse. */
 #ifndef BP_TEST_PACKING_NAIVE_H
 #define BP_TEST_PACKING_NAIVE_H

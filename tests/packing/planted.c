@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Cuts a rectangle into boxes. An item is a box, or two boxes of equal bytes with a gap in time. */
 #include "support/harness.h"
 

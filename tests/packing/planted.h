@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Generates instances of known optimum: a rectangle of bytes and steps, cut into boxes without holes. */
 #ifndef BP_TEST_PACKING_PLANTED_H
 #define BP_TEST_PACKING_PLANTED_H

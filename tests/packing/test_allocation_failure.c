@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fails each allocation of building, bounding, packing and checking in turn, alone and with all later ones. The call must return the
  * error, write nothing, leak nothing (address sanitizer), and succeed when repeated.
  *

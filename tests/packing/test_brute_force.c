@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Small instances, whole families and random ones: bp_pack finds and proves the optimum of the exhaustive search. */
 #include "support/harness.h"
 

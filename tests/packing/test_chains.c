@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Instances as schedules make them: chains of units in which each conflicts with the next few, forward and backward. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bp_packing_check against the reference model, on valid and invalid placements; bp_packing_bound and its witness. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Errors, which write no output; the smallest and largest instances. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* First fit, online best fit and best fit on a skyline, called directly: small instances against references. */
 #include "support/harness.h"
 

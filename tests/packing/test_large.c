@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Instances with more conflicts than the conflict graph takes: placements, bounds, capacities and work limits, without quadratic references. */
 #include "support/harness.h"
 

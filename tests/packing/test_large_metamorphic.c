@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Changes of a large instance that keep its placement, scale it, or keep it valid. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Options of bp_pack: capacity, known placements, limited work. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Metamorphic tests: changes of an instance that keep its optimum, scale it by a known factor, or move it in one direction. */
 #include "support/harness.h"
 

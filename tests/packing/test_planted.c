@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Planted instances: their optimum is known, and up to a certain size it must be found. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The order sweep, called directly: its placements are valid, and its proofs agree with branch and bound. */
 #include "support/harness.h"
 

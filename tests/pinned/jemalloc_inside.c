@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests in a process with jemalloc: slabs, and the program's malloc beside them. */
 #include "jemalloc_ways.h"
 #include "support.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checks of the jemalloc test for each way to get jemalloc. */
 #ifndef TESTS_PINNED_JEMALLOC_WAYS_H
 #define TESTS_PINNED_JEMALLOC_WAYS_H

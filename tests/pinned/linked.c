@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A program that is linked with jemalloc: it calls it, so that no linker leaves the library out. */
 #include "jemalloc_ways.h"
 

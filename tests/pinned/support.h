@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A device that tracks pinned memory, and a random walk over pinned memory against a reference model. */
 #ifndef TESTS_PINNED_SUPPORT_H
 #define TESTS_PINNED_SUPPORT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pinned memory of a cuda device: the driver reports its pages as pinned, copies use it, and captures refuse new pins. */
 #include <bucketpool/device_ops.h>
 #include <bucketpool/pinned.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Each operation that pinned memory needs fails in turn: the call reports it, nothing has changed or leaks, and a second try succeeds.
  * Linked with -Wl,--wrap of the functions below. */
 #include "support.h"

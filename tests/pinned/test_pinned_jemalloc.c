@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ways to get jemalloc, each in a separate process, because they depend on its start. Arguments: the program linked with jemalloc, or
  * none. */
 #include "jemalloc_ways.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pages as the system reports them: huge, on a node, touched, and unmapped after they are freed. */
 #include "support.h"
 

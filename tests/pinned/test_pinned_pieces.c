@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pieces: addresses, contents, limits, and the checks of free. */
 #include "support.h"
 

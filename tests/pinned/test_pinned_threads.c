@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Several threads at once, with private pieces and pieces that another thread frees. */
 #include "support.h"
 

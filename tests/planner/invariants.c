@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Invariants of plans against the reference model: bounds, sums, checks, round trips, and the rules of each policy. */
 #include "support/harness.h"
 

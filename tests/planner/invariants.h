@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Asserts the invariants of plans, and of each policy's plans, against the reference model. */
 #ifndef BP_TEST_PLANNER_INVARIANTS_H
 #define BP_TEST_PLANNER_INVARIANTS_H

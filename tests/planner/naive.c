@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference model of the planner: checker, lower bound, rules of the policies, fingerprint. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference model of the planner, in the simplest code. */
 #ifndef BP_TEST_NAIVE_H
 #define BP_TEST_NAIVE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fails each allocation between configuration and plan in turn. The call must return the error, write no output, leak nothing (address
  * sanitizer) and leave its inputs usable.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bp_alternatives: each alternative equals a plan made separately. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The architecture tables against the published modelling code: names and shapes of every parameter, for small
  * configurations that reach every branch and for all bundled models. tests/data/architectures/README.md describes the
  * digests. Arguments: the source directory. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans of tiny models, random and hand-made, against the reference model. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Exact bytes of pools and lower bounds, and parameter totals, of the bundled models. The figures apply NVIDIA's rules to the
  * published architectures and were computed without this library; all at dp 64, bf16. Arguments: the source directory. */
 #include "support/harness.h"

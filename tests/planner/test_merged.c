@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Merged schedules, and merged buckets of several models that share a pool. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bp_peaks: hand-made cases, and against a reference model. */
 #include "support/harness.h"
 

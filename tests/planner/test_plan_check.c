@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bp_plan_check on invalid plans; plans from contents, look-up of requests, fingerprints, options. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Invalid arguments of plans and buckets, empty plans, sizes that overflow. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Planning time and memory grow about linearly with the number of units, for every stage and policy.
  *
  * Four times the units may take ten times the processor time: n log n with cache effects stays below, n^2 would take sixteen. The best

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rules of each policy on hand-made models, and properties of max. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Overlap windows of recorded schedules: against a reference model, and by hand. */
 #include "support/harness.h"
 

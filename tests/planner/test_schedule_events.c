@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The events of schedules: equivalent to the intervals, in order, and as few as possible. */
 #include "support/harness.h"
 

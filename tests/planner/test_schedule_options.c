@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Generated schedules under every option, against a simulated runtime, and by hand. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Intervals and errors of training schedules and recorded ones. */
 #include "support/harness.h"
 

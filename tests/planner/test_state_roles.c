@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* State that a rank keeps between steps: shards of parameters, reduced gradients and optimizer tensors. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Unified streams: conflicts against instances that were made without this library. Their rows are the requests of a model, parameters
  * first; each step of forward and backward is two steps there. Arguments: the source directory. */
 #include "support/harness.h"

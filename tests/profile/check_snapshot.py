@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks snapshots and traces against docs/reference/snapshot_files.md and the limits of PyTorch's memory viewer:
 check_snapshot.py FILE...
 

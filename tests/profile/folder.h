@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A temporary folder of a test, removed with its contents. */
 #ifndef BP_TEST_PROFILE_FOLDER_H
 #define BP_TEST_PROFILE_FOLDER_H

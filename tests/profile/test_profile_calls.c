@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Calls of a profile and their errors: steps, labelled recordings, ranks, file names, and other recorders of the
  * same pool. */
 #include <bucketpool/profile.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Full or broken disks, folders that cannot be created, allocation failures: the call reports them, no partial or
  * temporary file is left, the pools keep working, and the next step is written.
  *

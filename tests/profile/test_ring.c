@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A ring that wraps while a thread writes an event. The test reads the clock in the middle of the write
  * (-Wl,--wrap=clock_gettime), so the wrap needs no luck; signals interrupt any other place. */
 #include <signal.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of random programs keep every rule, and the checker detects files that break one. Arguments: the programs that
 write them.
 """

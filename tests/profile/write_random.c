@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random programs under a profile, for check_snapshot.py: write_random FOLDER FIRST_SEED SEEDS. Rings that wrap, requests of every placement and name,
  * slabs that lose their memory while state is held, files from within recordings, at their ends and after them. */
 #include <bucketpool/profile.h>

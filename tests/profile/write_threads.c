@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Several threads, pools and devices under one profile, for test_snapshots.py: write_threads FOLDER. Threads compete
  * for any free copy and for dynamic memory, so addresses change. */
 #include <bucketpool/profile.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The library through ctypes, as the Python package declares it (bucketpool._abi, written from the headers), with
 shorter names.
 

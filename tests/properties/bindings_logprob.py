@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """bucketpool-logprob with shorter names, and communicators for it.
 
 The library links the core: one object has the functions of both."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings of the property tests: BUCKETPOOL_EXAMPLES examples (default 200), deterministic. Skips the tests without
 Hypothesis, so it is imported before it.
 """

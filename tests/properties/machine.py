@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The state machine of test_pool.py: random calls on a pool of a random plan, checked against the reference model
 (model.py).
 

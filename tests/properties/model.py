@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reference model of pool.h: live requests, their addresses, and the release events that order the reuse of their
 bytes.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A device that tracks the order of work with vector clocks, gates that delay streams, and deferred checks of copies.
 
 The device is a decorator made with bp_device_create: it forwards every function of the host device and keeps a vector

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packed batches as lists of tokens, split by the library and by the formula of cp.h."""
 
 import ctypes

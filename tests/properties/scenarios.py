@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random models, schedules and plans of the property tests: strategies that draw them, functions that create them."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random packed batches on context-parallel ranks: index maps and rearranged tensors against lists of tokens.
 
 Arguments: the library bucketpool-logprob. BUCKETPOOL_EXAMPLES: how many batches (default 200). The same examples

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random packed batches on random arrangements of ranks: the loss, seeds and statistics against formulas in Python.
 
 Arguments: the library bucketpool-logprob. BUCKETPOOL_EXAMPLES: how many batches (default 200). The same examples

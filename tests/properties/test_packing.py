@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random packing instances through the C ABI: small ones against all orders of their items, larger ones for validity
 only.
 

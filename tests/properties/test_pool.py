@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random calls on pools of random plans, against a reference model.
 
 Arguments: the core library. BUCKETPOOL_EXAMPLES: how many pools (default 200). The same examples every time.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random models and random training schedules, run through pools of every policy as a runtime would.
 
 Arguments: the core library. BUCKETPOOL_EXAMPLES: how many runs (default 200). The same examples every time.

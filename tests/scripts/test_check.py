@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """./check, ./quickstart and scripts/packages while they work: they speak at once, say how far they are, and end with the counted line.
 
 Argument: the source directory."""

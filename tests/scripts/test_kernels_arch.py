@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """-Dkernels_arch: the GPUs that clients/logprob/src/cuda/meson.build compiles kernels for, with an nvcc and an nvidia-smi of the test's own.
 
 Argument: the source directory."""

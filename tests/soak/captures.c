@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Work on the emulated CUDA driver that has no like on the host: captures and their launches, imported streams, PyTorch's allocator. */
 #include "soak.h"
 

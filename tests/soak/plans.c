@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random models and units, their plans by all policies, and files of both. */
 #include "soak.h"
 

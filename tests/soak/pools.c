@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pools of random plans: iterations of their schedules in which every byte is checked, bound requests, traces, snapshots, exports, offload. */
 #include "soak.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Forked children that SIGKILL ends at a random moment, while the parent works on with what both have. */
 #include "soak.h"
 

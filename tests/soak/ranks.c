@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Log-probabilities, threads as ranks of a communicator, and threads that share a pool. */
 #include "soak.h"
 

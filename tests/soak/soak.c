@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Runs random rounds for a time, measures the process between them, and fails if it grows.
  *
  * usage: soak SOURCES FOLDER DRIVER AMOUNT PROCESS SEED [LEAKS]

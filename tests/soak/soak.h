@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rounds of the soak: random work through the public interface. A round leaves nothing behind, so that the process can be measured between
  * rounds. */
 #ifndef BP_TEST_SOAK_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The soak: a process that runs random rounds does not grow, whatever is killed beside it, and its criterion finds leaks.
 
 Arguments: the program soak, the command, source directory, library of the emulated driver. BUCKETPOOL_SOAK_SECONDS: length of the run; unset:

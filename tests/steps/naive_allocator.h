@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A reference model of PyTorch's caching allocator: all blocks in one array, and every search looks at all of them. Without garbage
  * collection. */
 #ifndef BP_TEST_STEPS_NAIVE_ALLOCATOR_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The model of PyTorch's caching allocator: its rules one by one, and random programs against the reference model. */
 #include "support/harness.h"
 

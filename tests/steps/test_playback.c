@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Traces through the model of PyTorch's caching allocator: snapshots that PyTorch recorded (tests/data/snapshots), hand-made traces, and random
  * ones that no allocator could have recorded. Argument: the source folder. */
 #include "support/harness.h"

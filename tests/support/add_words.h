@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A test kernel that adds a number to each word. PTX for real drivers; tests/fakes/cuda/kernels.c implements it for the emulated one. */
 #ifndef BP_TESTS_ADD_WORDS_H
 #define BP_TESTS_ADD_WORDS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fewer random repetitions if BUCKETPOOL_BRIEF is set, because another build of the same tests runs all of them. */
 #ifndef BP_TEST_BRIEF_H
 #define BP_TEST_BRIEF_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exits 0 if this machine starts programs that a compiler makes: of another machine, it does where the kernel knows an emulator.
 
 usage: can_start.py COMPILER..."""

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Forked children of a test. They run a function and exit without cmocka, whose failure would run the parent's
  * remaining tests. */
 #ifndef BP_TEST_CHILDREN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA driver for tests: a real or an emulated one. */
 #include <setjmp.h>
 #include <stdarg.h>

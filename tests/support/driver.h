@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA driver for tests. BP_TEST_DRIVER is "real" for the machine's own, or the file of another library with the
  * driver's symbols (the emulated one); if it is not set, tests run on the host device. */
 #ifndef BP_TEST_DRIVER_H

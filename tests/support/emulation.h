@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Emulators of user programs (qemu-user): they ignore some advice about memory, and their own memory counts as the process's. */
 #ifndef BP_TEST_EMULATION_H
 #define BP_TEST_EMULATION_H

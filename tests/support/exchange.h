@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Functions of a callback communicator whose ranks are threads that exchange host memory. */
 #ifndef BP_TEST_EXCHANGE_H
 #define BP_TEST_EXCHANGE_H

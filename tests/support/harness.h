@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* TESTS(setup, teardown): the main of a program whose tests register themselves (suite.h) and have fixtures. */
 #ifndef BP_TEST_SUPPORT_HARNESS_H
 #define BP_TEST_SUPPORT_HARNESS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The wrapped functions. Counts are per thread: the device's threads are not counted. */
 #include <pthread.h>
 #include <semaphore.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Counts calls that are forbidden on the hot path: the program is linked with -Wl,--wrap for each function in interpose.c. */
 #ifndef BP_TEST_CONTRACT_INTERPOSE_H
 #define BP_TEST_CONTRACT_INTERPOSE_H

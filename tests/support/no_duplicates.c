@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An mremap that duplicates no mappings, like those of emulators. Linked with -Wl,--wrap=mremap. */
 #include <errno.h>
 #include <stddef.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of allocators and devices, and small pools. */
 #include <bucketpool/pool.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fixtures of the pool tests: rows of allocators and devices, small pools, streams blocked by gates. */
 #ifndef BP_TEST_CONTRACT_SUPPORT_H
 #define BP_TEST_CONTRACT_SUPPORT_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Models, buckets, schedules and plans of the planner tests. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Scenarios of the planner tests: models, buckets and schedules, hand-made or random, and plans of them. */
 #ifndef BP_TEST_PLANNER_SCENARIOS_H
 #define BP_TEST_PLANNER_SCENARIOS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks as threads of the test: an exchange with a deadline, and a provider with scripted registrations. */
 #ifndef BP_TEST_COMMS_RANKS_H
 #define BP_TEST_COMMS_RANKS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Counts allocations of the calling thread, or fails one of them. Programs are linked with shortage.c and -Wl,--wrap
  * for each function there. */
 #ifndef BP_TEST_SUPPORT_SHORTAGE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cmocka with its headers, and assertions on statuses. */
 #ifndef BP_TEST_SUPPORT_STATUS_H
 #define BP_TEST_SUPPORT_STATUS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Test double of a device: forwards each call to another device, after a function of the test has seen it and may have made it fail. */
 #ifndef BP_TEST_TRACE_DEVICE_H
 #define BP_TEST_TRACE_DEVICE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A scratch directory for one test, and assertions that the tests of formats share. */
 #ifndef BP_TEST_SCRATCH_H
 #define BP_TEST_SCRATCH_H

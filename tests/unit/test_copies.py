@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many copies of the library in one process, as from plugins: each loads, and each has a separate error detail.
 
 Argument: the core library."""

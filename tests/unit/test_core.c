@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Dtypes, statuses and error details, checked arithmetic, SHA-256. */
 #include "support/harness.h"
 

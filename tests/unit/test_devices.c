@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Devices: memory, limits, arguments, usage, the null device, the trace device. test_devices_streams.c has the streams. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fails each allocation and each system call of the devices in turn. The call must return the error, write no output, leak nothing (address
  * sanitizer), and succeed when repeated.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Order of work on the host device: streams, events, points, full queues, many producers. Run it under the thread
  * sanitizer: streams pass plain, non-atomic data to each other here. */
 #include "support/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bp_model_read: choice of the reader, unreadable files; bp_config_parse. */
 #include "scratch.h"
 

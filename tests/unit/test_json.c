@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The JSON parser: against jansson, errors, deeply nested text on a small stack. */
 #include "scratch.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The JSON writer: exact documents, random documents against jansson, escapes, misuse, failing allocations and outputs. */
 #include "scratch.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Views of models and buckets; their structs from older and newer callers. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Packing instances as CSV: reading, every error with its location, writing. */
 #include "formats/packing_file.h"
 #include "scratch.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pickles as data: every supported opcode, every refused one, limits. */
 #include "scratch.h"
 

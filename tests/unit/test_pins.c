@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers that are part of the ABI, of saved plans' fingerprints, or of scripts: changing one breaks users. The test is
  * that the file compiles. */
 #include <bucketpool/bucketpool.h>

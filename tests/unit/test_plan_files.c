@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bucketpool.plan/1: round trips, and refusal of every changed file. */
 #include "scratch.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The pool driver of `run`. It must detect faults that correct pools never have, so it runs on devices that omit waits or fail; also
  * patterns and programs of steps. */
 #include "support/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bp_safetensors_parse and bp_safetensors_read: headers, shards, units, experts. */
 #include "scratch.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Snapshots from pickles, ours and PyTorch's: contents, and errors with their location. */
 #include "scratch.h"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The source tarball (packaging/source.py): the same bytes from a repository, and from the tree that it unpacks to.
 
 Argument: source directory."""

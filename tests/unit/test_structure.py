@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The architecture: permitted includes between folders, needed libraries, exported symbols.
 
 Arguments: source directory, core library, those of the formats, MPI and log-probability libraries that are built.
@@ -9,7 +10,10 @@ import subprocess
 import sys
 import unittest
 
-ROOT, CORE = sys.argv[1:3]
+ROOT, CORE = os.path.abspath(sys.argv[1]), sys.argv[2]
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+from sources import tracked  # noqa: E402
+
 FORMATS = next((library for library in sys.argv[3:] if "formats" in os.path.basename(library)), None)
 MPI = next((library for library in sys.argv[3:] if "mpi" in os.path.basename(library)), None)
 LOGPROB = next((library for library in sys.argv[3:] if "logprob" in os.path.basename(library)), None)
@@ -209,6 +213,21 @@ class Structure(unittest.TestCase):
             found = self.exported(library for library in libraries if library)
             if all(libraries):
                 self.assertEqual(found, nodes, f"{script} against what the libraries export")
+
+    def test_licences(self):
+        """Each source file names the licence in its first line, a script in its second."""
+        line = "SPDX-License-Identifier: Apache-2.0"
+        folder = os.getcwd()
+        os.chdir(ROOT)
+        try:
+            for path in (each for each in tracked("") if os.path.isfile(each) and not each.startswith(".")):
+                with open(path, "rb") as file:
+                    first, second, *_ = [*file.read(256).decode(errors="replace").split("\n"), ""]
+                if path.endswith((".c", ".h", ".cu", ".cuh", ".cpp", ".py", ".sh")) or first.startswith("#!"):
+                    found = second if first.startswith("#!") else first
+                    self.assertIn(found, (f"# {line}", f"/* {line} */"), f"{path}: add \"{line}\"")
+        finally:
+            os.chdir(folder)
 
     def test_versions(self):
         """Clients that are built alone have the version of the whole."""

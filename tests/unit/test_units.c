@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bp_units_parse and bp_units_write. */
 #include "scratch.h"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The final wheel and bills of materials (packaging/wheel_members.py, sbom.py), from a wheel as auditwheel leaves it: the same bytes at any
 time, RECORD and the metadata fit the members, and the bill of a release has what the wheel contains.
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Links all static libraries with --whole-archive (meson.build): duplicate symbols fail the link. */
 #include <bucketpool/bucketpool.h>
 

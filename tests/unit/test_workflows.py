@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The workflows of .github, and the program that runs them: everything in them is emulated, and what is not emulated is an error.
 
 Argument: the source directory. Skipped without PyYAML."""

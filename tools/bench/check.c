@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checks measured results against plain computations in double precision, for some tokens of each row. */
 #include "bench/setup.h"
 

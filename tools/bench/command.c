@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `bucketpool bench`: selects a benchmark. */
 #include <stdio.h>
 #include <string.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Copy bandwidth of a device, the baseline of the other figures. */
 #include "bench/setup.h"
 

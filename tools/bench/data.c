@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Input data of the measurements: deterministic, a function of the element's index, exact in every dtype. */
 #include "bench/setup.h"
 

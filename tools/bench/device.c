@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the benchmarks of the command: options, medians, and the device with its free memory. */
 #include "bench/device.h"
 

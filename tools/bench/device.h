@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the benchmarks of the command: options, the measured device with its stream, medians. */
 #ifndef BP_BENCH_COMMAND_DEVICE_H
 #define BP_BENCH_COMMAND_DEVICE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products by the head's BLAS or cuBLAS. */
 #include "bench/gemm.h"
 

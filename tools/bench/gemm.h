@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products by BLAS or cuBLAS, and the products of a fused head. */
 #ifndef BP_BENCH_COMMAND_GEMM_H
 #define BP_BENCH_COMMAND_GEMM_H

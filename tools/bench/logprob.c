@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `bucketpool bench logprob`: options, and the exit code. */
 #include <bucketpool/logprob.h>
 

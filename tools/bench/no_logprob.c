@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `bucketpool bench logprob` of a build without the log-probability client. */
 #include "shared/cli.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `bucketpool bench offload`: options, turns, figures. */
 #include "bench/offload.h"
 

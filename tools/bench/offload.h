@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `bench offload`: its options, and turns of offloads and restores with their figures. */
 #ifndef BP_BENCH_COMMAND_OFFLOAD_H
 #define BP_BENCH_COMMAND_OFFLOAD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The pool of release groups of `bench offload`, moved through the library and by plain copies. */
 #include "bench/offload.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Output of `bucketpool bench logprob`: a table or a JSON document. */
 #include <math.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Measurements: a client for rows of one shape, its calls in turns with copies or with the head's matrix products, medians. */
 #include "bench/setup.h"
 

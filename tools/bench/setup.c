@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Setup of `bench logprob`: the shapes that fit the device, and their memory. */
 #include "bench/setup.h"
 

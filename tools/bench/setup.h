@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parts of `bench logprob`: options, input data, memory, copies, shapes, and one row per shape and chunk size. */
 #ifndef BP_BENCH_COMMAND_SETUP_H
 #define BP_BENCH_COMMAND_SETUP_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `bucketpool explain`: sentences and tables, or the document bucketpool.whatif/1. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `bucketpool pack`: packs instances or checks placements. Prints lines, a table or a document; writes a picture and
  * a CSV file. */
 #include <errno.h>

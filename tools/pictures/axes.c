@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Axes, legends and kinds of buckets: bytes on the left of a plot; units and phases below. */
 #include <ctype.h>
 #include <math.h>

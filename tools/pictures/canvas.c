@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The page of all pictures: SVG, text that cannot overflow, shapes. */
 #include "pictures/canvas.h"
 

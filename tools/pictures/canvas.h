@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The page of every picture, written as SVG: text, shapes, legends, the axis of bytes, kinds of buckets. */
 #ifndef TOOLS_PICTURES_CANVAS_H
 #define TOOLS_PICTURES_CANVAS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The flame graph of a peak: roles, units and buckets by bytes. */
 #include <math.h>
 #include <stdio.h>

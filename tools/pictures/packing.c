@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The picture of a placement: items by offset and time. */
 #include "pictures/pictures.h"
 

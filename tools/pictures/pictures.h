@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The pictures that commands draw, as SVG. Functions return NULL, or an error text that is valid until this thread's
  * next call. A picture is a function of its input. */
 #ifndef TOOLS_PICTURES_PICTURES_H

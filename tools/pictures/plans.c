@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The picture of memory plans: the bytes of each policy, and the chosen pool's addresses over the steps. */
 #include <math.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The picture of a schedule: the work of each step and its live bytes. */
 #include "pictures/pictures.h"
 

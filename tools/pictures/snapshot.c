@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pictures of recorded steps: live ranges by address and time, and the holders of the peak. */
 #include "pictures/pictures.h"
 

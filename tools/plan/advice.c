@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Advice beside a plan: options without an effect, policies that take the same, and the data-parallel ranks that a budget needs. */
 #include <stdarg.h>
 #include <stdio.h>

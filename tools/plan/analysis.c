@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Builds buckets, schedule and plans of a model from its file and the options. */
 #include "plan/analysis.h"
 

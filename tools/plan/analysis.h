@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Analysis of models: buckets, schedule and plans from a file and options, and the tables and documents of `plan`. */
 #ifndef TOOLS_PLAN_ANALYSIS_H
 #define TOOLS_PLAN_ANALYSIS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Notes on the buckets of a model that set its bytes: groups of one rank, and padding. */
 #include <stdarg.h>
 #include <stdio.h>

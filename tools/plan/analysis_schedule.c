@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The schedule of an analysis, from options and recordings, and its description. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `bucketpool plan`: tables, report, picture and plan file. */
 #include <bucketpool/formats.h>
 

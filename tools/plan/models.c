@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finds a model by its path, its id on the hub or the name of a bundled one; `bucketpool models`. */
 #include "plan/analysis.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The options of `plan` and `explain`, and those of all commands that plan. */
 #ifndef TOOLS_PLAN_OPTIONS_H
 #define TOOLS_PLAN_OPTIONS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans as tables, and as the document bucketpool.report/1 (docs/reference/formats.md). */
 #include "core/print.h"
 #include "plan/analysis.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `bucketpool run`: drives training steps through a pool of the plan and checks every byte. */
 #include "core/print.h"
 #include "run/run.h"

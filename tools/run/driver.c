@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Drives the iterations of a schedule through a pool, as a training loop would. */
 #include "run/driver_state.h"
 

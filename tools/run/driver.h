@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The driver of a run: compiles a schedule to a program, fills buckets with patterns, and enqueues the work of each
  * step. */
 #ifndef TOOLS_RUN_DRIVER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fills and checks of the driver's streams. If the host cannot reach device memory, bytes are staged in page-locked
  * memory, piece by piece. */
 #include "run/driver.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Capture and replay of the driver's graphs. A capture forks from one stream to all others at its beginning and
  * joins them at its end. */
 #include <bucketpool/core/fail.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Internals of the driver: driver.c creates and drives it, driver_bytes.c has the work of its streams,
  * driver_graph.c captures and replays. */
 #ifndef TOOLS_RUN_DRIVER_STATE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The plan of a run: made here or read from a file, then scaled down by a power of two. The layout stays the same,
  * but the slabs fit this machine. */
 #include "core/print.h"

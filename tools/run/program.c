@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Turns a schedule into the acquires, fills, checks and releases of each step. */
 #include "run/driver.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The report of `run`: lines, or the document bucketpool.run/1. */
 #include "core/print.h"
 #include "run/run.h"

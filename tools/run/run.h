@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `bucketpool run`: options, plan, setup, report and trace. */
 #ifndef TOOLS_RUN_RUN_H
 #define TOOLS_RUN_RUN_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Turns a pool's trace into a model with a recorded schedule. */
 #include "run/run.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `bucketpool schedule`: one schedule as a table, a document or a picture. */
 #include <errno.h>
 #include <stddef.h>

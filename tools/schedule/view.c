@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A schedule step by step: acquires, releases, live bytes and their peak. */
 #include "schedule/view.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef TOOLS_SCHEDULE_VIEW_H
 #define TOOLS_SCHEDULE_VIEW_H
 

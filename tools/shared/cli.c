@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by all commands: messages and exit codes, formatted sizes and names, option values, interrupts. */
 #include "shared/cli.h"
 

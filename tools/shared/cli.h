@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by all commands: exit codes, messages, formatted sizes and names, option values, interrupts. */
 #ifndef TOOLS_SHARED_CLI_H
 #define TOOLS_SHARED_CLI_H

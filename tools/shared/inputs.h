@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Arguments that name snapshots: folders, and files of other kinds. */
 #ifndef TOOLS_SHARED_INPUTS_H
 #define TOOLS_SHARED_INPUTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Available memory (also of control groups, versions 1 and 2), cache size and clock of the machine. */
 #include "shared/machine.h"
 

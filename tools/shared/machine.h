@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Facts about the machine: available memory, cache size, clock. */
 #ifndef TOOLS_SHARED_MACHINE_H
 #define TOOLS_SHARED_MACHINE_H

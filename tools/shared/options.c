@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Options of commands: builds argp tables from option rows and parses values into fields. */
 #include "shared/options.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Options of commands. A row declares one option: name, help text, the field it sets, allowed values, and where it
  * has an effect. The tables of a command set fields of one struct. Its first member may be the struct of a table
  * that several commands share. */

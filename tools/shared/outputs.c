@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Output files of a command, committed together in two phases. */
 #include "shared/outputs.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Output files of a command, committed together in two phases: sync before the report is printed, rename after it. */
 #ifndef TOOLS_SHARED_OUTPUTS_H
 #define TOOLS_SHARED_OUTPUTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Progress on standard error: one line on a terminal, a line every few seconds elsewhere. */
 #include "shared/progress.h"
 

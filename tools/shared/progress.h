@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Progress on standard error: on a terminal one line, cut to its width and erased at the end; elsewhere a line every
  * 5 seconds. BUCKETPOOL_PROGRESS=SECONDS changes the interval of these lines; 0 turns them off. */
 #ifndef TOOLS_SHARED_PROGRESS_H

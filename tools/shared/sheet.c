@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tables of text cells, printed by libsmartcols. */
 #include "shared/sheet.h"
 

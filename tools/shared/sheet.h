@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tables of text cells on standard output. Failures are remembered and reported by sheet_finish, so callers need not
  * check each call. */
 #ifndef TOOLS_SHARED_SHEET_H

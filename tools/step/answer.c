@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Analyses a recorded training step. */
 #include "step/step.h"
 

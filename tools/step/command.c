@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `bucketpool step`: the memory of recorded training steps. */
 #include "step/step.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The document bucketpool.step/1. */
 #include "step/step.h"
 

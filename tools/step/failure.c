@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The report of a request that found no memory. */
 #include "step/step.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The files of `step`: the plan, and its picture. */
 #include <bucketpool/core/fail.h>
 #include <bucketpool/formats.h>

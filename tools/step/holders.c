@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sums live allocations of a moment up: by place in the code, by module, by phase, by kind. */
 #include "core/print.h"
 #include "step/step.h"

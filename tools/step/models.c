@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plays a recording through the models of PyTorch's caching allocator and of its expandable segments: their memory, and
  * the uses of it at the peak. */
 #include "step/step.h"

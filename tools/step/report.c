@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The report of `step`: tables. */
 #include "core/print.h"
 #include "step/step.h"

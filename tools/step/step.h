@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Analysis of recorded training steps: peak, reserved memory, plan, and their tables and documents. */
 #ifndef TOOLS_STEP_STEP_H
 #define TOOLS_STEP_STEP_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `bucketpool view`: reports snapshots as tables, JSON, a page and pictures. */
 #include "core/print.h"
 #include "view/view.h"

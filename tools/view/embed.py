@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A text file as a C source: an array of characters and its length. Arguments: the file, the source to write, the array's header and name."""
 
 import sys

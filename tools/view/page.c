@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writes the page of `view --html`. */
 #include "view/view.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The peak of a pool: the live spans, the mapped ranges, and the free ranges. */
 #include <stdlib.h>
 #include <string.h>

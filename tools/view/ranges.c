@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A sorted array of ranges. */
 #include "view/ranges.h"
 

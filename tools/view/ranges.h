@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A set of address ranges that do not overlap, each with the time since when it is in the set. */
 #ifndef TOOLS_VIEW_RANGES_H
 #define TOOLS_VIEW_RANGES_H

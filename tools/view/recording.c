@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Makes pools of the traces of PyTorch's allocator: requests from allocations, slabs from segments. */
 #include "view/recording.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Snapshots of PyTorch's allocator, as pools: one for each device, in which every allocation is a request. */
 #ifndef TOOLS_VIEW_RECORDING_H
 #define TOOLS_VIEW_RECORDING_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The report of `view`: tables, the comparison of ranks, and the document bucketpool.view/1. */
 #include "core/print.h"
 #include "view/view.h"

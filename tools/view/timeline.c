@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plays a snapshot's events: live ranges, live bytes, mapped ranges, the peak. */
 #include "view/timeline.h"
 

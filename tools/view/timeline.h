@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Live ranges of a pool, reconstructed from the events of its snapshot. */
 #ifndef TOOLS_VIEW_TIMELINE_H
 #define TOOLS_VIEW_TIMELINE_H

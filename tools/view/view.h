@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* `bucketpool view`: options, snapshots, tables, document and page. */
 #ifndef TOOLS_VIEW_VIEW_H
 #define TOOLS_VIEW_VIEW_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a function in a forked process with a time limit. The parent imports PyTorch once and never initializes CUDA. A context that hangs, or
 FSDP2's undefined state after running out of memory, ends with its process."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Forward and backward of FSDP2 with a pool as one CUDA graph: losses, gradients and parameters of replays bit for bit those of eager steps, and
 the time of both.
 

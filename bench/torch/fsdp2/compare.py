@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares losses of all variants, bit for bit, from the files of variant.py.
 
 usage: python3 bench/torch/fsdp2/compare.py [--json FILE] RESULT.json...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory, streams and graphs of the GPU, and their counterparts on a CPU: the only difference between a measurement and its rehearsal."""
 
 import contextlib

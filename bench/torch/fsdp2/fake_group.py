@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Eight ranks of FSDP2 in one process on one GPU: the fake process group, and communication objects that copy locally.
 
 FSDP2 on a single rank skips its collectives. Here buffers, their order and their live ranges are those of rank 0 of eight. The other ranks'

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The largest batch that trains in a given amount of memory, by doubling and bisection. Every try is a process, because FSDP2's state is undefined
 after running out of memory.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A hybrid language model with FSDP units of different sizes: attention, MLP, attention, experts, repeated. Deterministic, bit for bit.
 
 With a width of 2048 and 10 repeats: 20 units of attention (17 M parameters), 10 MLPs (34 M), 10 of eight experts (134 M), 134 M in the root:

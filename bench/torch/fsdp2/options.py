@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory variants, the options that the programs share, and the environment, which is set before PyTorch is imported."""
 
 import argparse

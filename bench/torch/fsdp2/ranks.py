@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two processes that share one GPU and communicate with NCCL through sockets run the training of examples/fsdp2_train.py: plain, with a pool, and
 with the pool registered with NCCL. Losses are compared bit for bit.
 

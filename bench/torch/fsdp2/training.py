@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The training of these programs: the model, its optimizer and the pool of a variant."""
 
 import torch

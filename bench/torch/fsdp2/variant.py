@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One memory variant: training steps, their losses bit for bit, times, and memory.
 
 usage: python3 bench/torch/fsdp2/variant.py --variant plain|expandable_segments|cuda_malloc_async|scheduled|

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Times of context-parallel splits and the loss on the host: rearrangements against memcpy and against loops over sequence chunks, as
  * runtimes write them, and a step of the loss.
  * Run: meson test -C build --benchmark --verbose

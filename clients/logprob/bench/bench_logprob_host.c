@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Times of the host log-probability kernels, against scalar loops with libm and against loops that only move memory.
  * Run: meson test -C build --benchmark --verbose
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Argument checks of the clients, and their conversion into kernel arguments. */
 #include "base.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared parts of the clients: status agreement of ranks, vocabulary shards, bad-target checks, and the exchange of partial sums. */
 #include "base.h"
 

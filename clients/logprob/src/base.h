@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared parts of the clients: argument checks, workspaces, status agreement of ranks, and the base with its device engine. `call` is the
  * public function's name, for messages. */
 #ifndef BP_LOGPROB_BASE_H

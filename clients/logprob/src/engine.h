@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Device engine of the clients, in stream order: kernels, and matrix products for the fused head. Arguments are already checked. */
 #ifndef BP_LOGPROB_ENGINE_H
 #define BP_LOGPROB_ENGINE_H

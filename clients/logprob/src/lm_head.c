@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Creation and destruction of the fused head. */
 #include "lm_head.h"
 

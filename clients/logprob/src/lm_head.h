@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Private declarations of the fused head. */
 #ifndef BP_LOGPROB_LM_HEAD_H
 #define BP_LOGPROB_LM_HEAD_H

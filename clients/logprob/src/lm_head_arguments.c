@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checks of the fused head's arguments. */
 #include <bucketpool/core/fail.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Forward and backward of the fused head, piece by piece. On the host a piece of tokens is taken in tiles of the vocabulary, so that its logits
  * stay small: with the saved statistics the gradient of each tile is independent of the others. */
 #include <bucketpool/core/arith.h>

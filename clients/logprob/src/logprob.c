@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Client for log-probabilities of targets over logits that may be sharded by vocabulary. */
 #include <bucketpool/core/arith.h>
 #include <bucketpool/core/fail.h>

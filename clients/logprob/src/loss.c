@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The loss client: the rank grid, steps (sums of micro-batches, their exchange, seeds of gradients), and statistics from the sums of all
  * ranks. */
 #include <bucketpool/core/arith.h>

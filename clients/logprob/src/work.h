@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Kernel arguments as plain values: the same structures for host kernels and, passed by value, for CUDA kernels. */
 #ifndef BP_LOGPROB_WORK_H
 #define BP_LOGPROB_WORK_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Workspaces of a client: planned as requests and served by a private pool. */
 #include "base.h"
 

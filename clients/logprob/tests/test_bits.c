@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The bits of a row depend on its data only: not on chunks, threads, runs, alignment, gaps, or neighbouring rows. */
 #include "support/harness.h"
 

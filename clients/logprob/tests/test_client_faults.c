@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Every client while allocations and device calls fail, one in turn: nothing leaks, the next try has the bits of an undisturbed one, and if it
  * happens on one of several ranks, all of them get the error. Linked with shortage.c. */
 #include "support/harness.h"

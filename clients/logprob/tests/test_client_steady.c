@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* No client allocates after its creation, on any thread, and device memory stays as creation made it. */
 #include "support/harness.h"
 

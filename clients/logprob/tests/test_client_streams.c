@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Stream order of every client's calls: work runs in its turn, streams share workspaces, and destruction waits for enqueued work. Results have
  * the bits of an undisturbed call. */
 #include "support/harness.h"

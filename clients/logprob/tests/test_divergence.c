@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Divergences from reference logits and their gradients against fp64, for all kernels, and on ranks that share a vocabulary. */
 #include "support/harness.h"
 

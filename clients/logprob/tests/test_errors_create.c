@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Creation of clients that is refused: the error has the argument and its numbers, and nothing is created. */
 #include "support/harness.h"
 

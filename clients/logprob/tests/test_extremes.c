@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The smallest and largest logit of each row against a plain loop, over dtypes, strides, masks and non-finite numbers. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Golden values, derived by hand in fp64, for all kernels and every dtype that represents the inputs. */
 #include "support/harness.h"
 

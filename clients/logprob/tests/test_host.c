@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The host engine: its choice of kernels and threads, and the accuracy of each kernel's exponential. */
 #include "support/harness.h"
 

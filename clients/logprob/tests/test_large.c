@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Offsets beyond 2^31 elements and 2^32 bytes, in a sparse mapping with few touched pages. */
 #include "support/harness.h"
 

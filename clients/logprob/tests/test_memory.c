@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads and writes of calls: every requested element, and nothing else. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random shapes, strides, alignments, dtypes, masks and temperatures against fp64, for all kernels. */
 #include "support/harness.h"
 

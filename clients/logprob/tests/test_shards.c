@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A vocabulary sharded over ranks that are threads, with blocking and enqueued collectives. */
 #include "support/harness.h"
 

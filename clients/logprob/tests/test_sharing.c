@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Log-probability and entropy together have the same values as apart, and their gradients add up. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Targets outside the vocabulary: reported with token and value, by the call or by a check, and NaN. Ignored targets: zeros, rows not read. */
 #include "support/harness.h"
 

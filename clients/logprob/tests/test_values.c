@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Logits that have broken other kernels: infinities, NaN, large offsets, partial vectors, targets outside. */
 #include "support/harness.h"
 

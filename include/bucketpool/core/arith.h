@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * Checked arithmetic on sizes: each function returns false on overflow. Sizes come from untrusted input. */
 #ifndef BUCKETPOOL_CORE_ARITH_H

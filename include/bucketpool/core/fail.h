@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * Error recording, for libraries built on this one. The function that detects an error records its detail; callers
  * propagate the status. */

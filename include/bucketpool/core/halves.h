@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * Conversions between fp32 and fp16 or bf16 in portable C, rounded to nearest, ties to even. */
 #ifndef BUCKETPOOL_CORE_HALVES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * Versioned structs of the interface. Each begins with its size in bytes as the caller compiled it. Fields are only added at the end,
  * never into padding of an older struct (padding may hold anything), so that callers and libraries of different versions share the older

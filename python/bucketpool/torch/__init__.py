@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adapters of bucketpool for PyTorch; import each module by name.
 
     bucketpool.torch.fsdp2           communication buffers of FSDP2 from a pool

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cache of the library's clients (logprob, lm_head, cp) by configuration, with least-recently-used eviction."""
 
 import atexit

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Common parts of passes over logits and over the fused head: checks of arguments, agreement of ranks, operators."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions with the parameters of others' (adopt.py), computed by bucketpool.torch.logprob.
 
 Each takes the names of the original's module first, then the original's parameters, whose names, kinds and defaults

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors as arguments of the library: dtypes, strides, memory without copies, and torch's current streams."""
 
 import atexit

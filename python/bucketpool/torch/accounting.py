@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory of pools beside that of PyTorch's caching allocator, which does not count them.
 
 torch.cuda.memory_allocated(), memory_reserved() and memory_summary() know only what PyTorch allocated. A process holds

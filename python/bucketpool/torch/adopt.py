@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replaces functions of TRL, SkyRL, AReaL, verl and Liger Kernel that take logits by those of this package.
 
     import bucketpool.torch.adopt as adopt

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors that PyTorch allocates, in a slab of the library: a torch.cuda.MemPool whose segments come from it.
 
     with serving(bytes=8 << 30) as memory, torch.cuda.use_mem_pool(memory.mem_pool):

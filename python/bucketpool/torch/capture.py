@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Captures of torch.cuda.graph with a pool inside: declared by the caller, or by the pool where a runtime captures."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Process groups of torch.distributed as communicators of the library, for logprob, lm_head and cp.
 
     from bucketpool.torch import comm

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packed sequences on context-parallel (CP) ranks: split a batch, shift labels, gather results.
 
     from bucketpool.torch.cp import PackedSplit

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Distillation: divergences of a student from a teacher, and the top-k log-probabilities of a teacher.
 
     from bucketpool.torch.distillation import divergence, linear_topk_logprobs

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fused language-model head: log-probabilities and entropies of hidden states, without storing logits.
 
     from bucketpool.torch.lm_head import linear_logprobs

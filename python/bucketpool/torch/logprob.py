@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Log-probabilities and entropies of logits, differentiable, on one rank or with the vocabulary split over a group.
 
     from bucketpool.torch.logprob import logprobs_from_logits

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loss of packed sequences over tensor-, context- and data-parallel ranks (TP, CP, DP), and its statistics.
 
     from bucketpool.torch.loss import Loss, logit_range

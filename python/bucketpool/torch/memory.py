@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors over memory that they do not own, and devices of the library for devices of PyTorch. Internal.
 
 FSDP frameworks do not free their communication buffers explicitly: they drop their references once the stream of the

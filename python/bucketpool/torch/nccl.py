@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Registration of a pool with the NCCL communicators of process groups."""
 
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Union

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans that follow a module: new ones after passes that were not as planned. Internal."""
 
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory snapshots of chosen steps by configuration: pools of the library, and PyTorch's caching allocator.
 
     from bucketpool.torch.snapshots import Snapshots

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streams of PyTorch, imported into the device of a pool. Internal."""
 
 from typing import Dict

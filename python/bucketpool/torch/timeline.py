@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Timelines of buffers, recorded or predicted, converted to units, buckets and events."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torchtitan with the buffers of FSDP2 from a pool, by one flag.
 
     ... -m torchtitan.train ... --override.imports bucketpool.torch.titan.pool                  # torchtitan 0.3

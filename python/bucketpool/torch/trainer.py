@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A callback for transformers' Trainer: the buffers of FSDP2 from a pool.
 
     from bucketpool.torch.trainer import PoolCallback

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plugin of pytest: seeds each test, and reports how often it called our functions as the property "calls"."""
 
 import os

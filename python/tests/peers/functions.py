@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of projects whose log-probability functions are replaced by ours, and their deviations."""
 
 import os

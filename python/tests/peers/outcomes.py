@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Outcomes of other projects' tests, and deviations that are known."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Our functions with the arguments of the peers' functions, by the module and the name that they replace.
 
 Each call is counted in the file BUCKETPOOL_PEER_CALLS, by whatever process makes it: a test that passes without a call

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """./check --torch --peers DIR: tests of other projects, on our functions and with our pools.
 
     python run.py DIR [OPTION OF PYTEST]...

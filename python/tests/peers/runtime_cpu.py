@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replaces on a CPU what tests of runtimes use of a GPU: streams, devices, meshes, NCCL's operations, harnesses."""
 
 import contextlib

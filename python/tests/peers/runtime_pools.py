@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attaches pools to the modules of a runtime, in the process of a rank, and counts the buffers that they serve.
 
 BUCKETPOOL_PEER_SERVED names a file that gets a byte for each buffer, BUCKETPOOL_PEER_REFUSED one that gets a line for

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plugin of pytest: runs each test in processes that only this test has, plain and then with pools attached.
 
 This process imports and collects. A test forks the ranks, which are pytest's fixtures, test and teardown with RANK and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the runtimes whose buffers our pools serve, plain and with pools, and their deviations.
 
 Each test runs in separate processes (runtime_ranks.py), once plain, and where it passes once more with pools

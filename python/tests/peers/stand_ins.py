@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The surroundings of a peer's tests: our functions in the peer's modules, and stand-ins for what this machine lacks.
 
 - An import hook replaces attributes of the peer's modules (replacements.py) as soon as a module has been executed.

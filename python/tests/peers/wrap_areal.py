@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AReaL's vocabulary-parallel tests, on one rank too, and without GPUs."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TRL's tests of its patched head that need no model of a hub. TRL skips their class without a GPU."""
 
 from tests.test_utils import TestPatchChunkedLMHead as Theirs

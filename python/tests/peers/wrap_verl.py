@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """verl's comparisons of its fused head, which are programs for GPUs: the same classes, with sizes for any machine."""
 
 import importlib.util

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fixture of tests that compute on the device that BUCKETPOOL_TEST_DEVICE names."""
 
 import os

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Copies of release groups: host memory (pinned or staged, one piece per slab), jobs that copy in chunks, and their streams. */
 #include <bucketpool/core/arith.h>
 #include <bucketpool/core/fail.h>

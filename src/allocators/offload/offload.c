@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Offloads: their release groups, and leases for readers of memory that must stay resident. */
 #include "allocators/offload/offload.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Private data of offloads: release groups, their host memory and copies. */
 #ifndef BP_OFFLOAD_OFFLOAD_H
 #define BP_OFFLOAD_OFFLOAD_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Offload and restore, in two phases each. Offload: begin copies, unmap when they are complete. Restore: map memory at the same
  * addresses, copy back the bytes that were kept. */
 #include "allocators/capture.h"

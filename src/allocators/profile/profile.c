@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Profiles: recording, steps and their files, creation and destruction. */
 #include "allocators/profile/profile.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A profile: its configuration and, for each pool, a ring of events, the live requests at the beginning and end of
  * the recording, and the residency of the slabs. */
 #ifndef BP_PROFILE_PROFILE_H

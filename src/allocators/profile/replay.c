@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Replays recorded events from rings that may have overwritten their oldest ones. */
 #include "allocators/profile/profile.h"
 

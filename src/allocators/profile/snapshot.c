@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writes the pickle of docs/reference/snapshot_files.md: the "bucketpool" half, and the half that PyTorch's memory
  * viewer reads. */
 #include <bucketpool/core/fail.h>

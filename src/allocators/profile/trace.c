@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writes Chrome's trace format, which Perfetto reads: docs/reference/snapshot_files.md. */
 #include <bucketpool/core/fail.h>
 

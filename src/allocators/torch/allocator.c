@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* PyTorch's pluggable allocator: one arena per device, its pieces with the order between successive users, and the two functions that
  * PyTorch calls. */
 #include <bucketpool/core/arith.h>

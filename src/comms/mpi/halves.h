@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reductions of fp16 and bf16, which MPI lacks: each step is computed in fp32 and rounded to nearest even. */
 #ifndef BP_MPI_HALVES_H
 #define BP_MPI_HALVES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The MPI provider, for CPU processes. All calls block and use host memory. With a time-out, exchanges are
  * point-to-point messages polled until a deadline, so that errors can name the missing ranks. */
 #include <bucketpool/comm_mpi.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Residency observers: called when a slab is mapped and before it is unmapped. Registration with communicators, annotations, profiles. */
 #ifndef BP_MEMORY_SLAB_CALLBACKS_H
 #define BP_MEMORY_SLAB_CALLBACKS_H

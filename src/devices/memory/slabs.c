@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Slabs: creation with one physical handle each, mapping, unmapping, and the calls of their residency observers. */
 #include "devices/memory/slabs.h"
 

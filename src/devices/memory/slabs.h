@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Slabs: contiguous device allocations with one physical handle each, and their residency observers. */
 #ifndef BP_MEMORY_SLABS_H
 #define BP_MEMORY_SLABS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* No-op implementation, for builds without NVTX's headers. */
 #include <stddef.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NVTX through its headers: ranges, memory heaps and regions. */
 #include "devices/nvtx/nvtx.h"
 

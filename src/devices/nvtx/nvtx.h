@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NVTX ranges and memory regions for profilers and compute-sanitizer. Without an attached tool, or if built without NVTX's headers
  * (none.c), the calls do nothing. They never fail. Any thread.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finds or loads jemalloc, and serves small pinned pieces from an arena of it. The program's copy is preferred: a second one would cost
  * address space and work at each thread's exit. */
 #include "devices/pinned/jemalloc.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The process's copy of jemalloc, or one that can be loaded: declarations of its functions and hooks, as of version 5. */
 #ifndef BP_PINNED_JEMALLOC_H
 #define BP_PINNED_JEMALLOC_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory in whole pages: mapped, bound to a NUMA node, touched and pinned, and the reverse. */
 #include "devices/pinned/pages.h"
 

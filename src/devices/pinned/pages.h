@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory in whole pages: mapped, touched and pinned, and the reverse. */
 #ifndef BP_PINNED_PAGES_H
 #define BP_PINNED_PAGES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pinned memory: pages within a limit. Planned pieces have separate pages; small pieces share a slab, which jemalloc or whole pages
  * divide. */
 #include "devices/pinned/pinned.h"

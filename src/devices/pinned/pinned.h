@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Private data of pinned memory. */
 #ifndef BP_PINNED_PINNED_H
 #define BP_PINNED_PINNED_H

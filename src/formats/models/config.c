@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads published configurations: config.json of Hugging Face. */
 #include <bucketpool/core/fail.h>
 #include <bucketpool/formats.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finds models by name: the local cache of the Hugging Face hub, and the bundled models. */
 #include "formats/models/hub.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Bundled models. Exported for the command, in the node BUCKETPOOL_PRIVATE. */
 #ifndef BP_FORMATS_MODELS_HUB_H
 #define BP_FORMATS_MODELS_HUB_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Selects a reader by the kind of the path; options, names and final checks of all readers. */
 #include "formats/models/reader.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the readers of models: options, names, final checks, and the tensors of a checkpoint. */
 #ifndef BP_FORMATS_MODELS_READER_H
 #define BP_FORMATS_MODELS_READER_H

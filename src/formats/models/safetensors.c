@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads safetensors: the files of a checkpoint, their headers and tensors. Source of the format:
  * github.com/huggingface/safetensors, README, "Format". */
 #include <bucketpool/core/arith.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Makes a model of a checkpoint's tensors: units from the tensors' names, and copies of experts. */
 #include <bucketpool/core/fail.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Models as bucketpool.units/1, read and written. docs/reference/formats.md describes every member. */
 #include <bucketpool/core/fail.h>
 #include <bucketpool/formats.h>

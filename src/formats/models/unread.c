@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fields of a configuration that no table read and that may decide sizes: by their names, their values, and the names of fields that
  * are missing. */
 #include "formats/models/unread.h"

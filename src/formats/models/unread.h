@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fields of a configuration that no table read. */
 #ifndef BP_FORMATS_MODELS_UNREAD_H
 #define BP_FORMATS_MODELS_UNREAD_H

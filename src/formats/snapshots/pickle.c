@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A parser for Python pickles that hold plain data only. */
 #include "formats/snapshots/pickle.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A parser for Python pickles that hold plain data only: None, booleans, integers, floats, strings, bytes, lists,
  * tuples and dictionaries of protocols 2 to 5. Opcodes that name globals, call or build objects are refused; nothing
  * is executed. Source of the format: Python's pickletools module, which describes every opcode.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads the "bucketpool" half of a snapshot: docs/reference/snapshot_files.md. */
 #include <bucketpool/core/fail.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads a snapshot: its object, and values of its pickle. */
 #include <bucketpool/core/arith.h>
 #include <bucketpool/core/fail.h>

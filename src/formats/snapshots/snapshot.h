@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Snapshots of profiles (profile.h, docs/reference/snapshot_files.md), read by bucketpool-formats. For the command
  * (version node BUCKETPOOL_PRIVATE); not installed.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A snapshot in memory, and functions shared with the reader of traces. */
 #ifndef BP_FORMATS_SNAPSHOTS_SNAPSHOT_FILE_H
 #define BP_FORMATS_SNAPSHOTS_SNAPSHOT_FILE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads snapshots of PyTorch's allocator as allocation traces: the file, its segments, and the traces by device. */
 #include "formats/snapshots/trace_file.h"
 

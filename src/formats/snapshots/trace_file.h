@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Snapshots of PyTorch's allocator (torch.cuda.memory._dump_snapshot), read as allocation traces. For the command
  * (version node BUCKETPOOL_PRIVATE); not installed.
  *

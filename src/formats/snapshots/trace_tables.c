@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Takes events, frames and call stacks out of a snapshot's pickle while it is parsed. */
 #include "formats/snapshots/trace_tables.h"
 

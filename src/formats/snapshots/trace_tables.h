@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tables of a trace file that is being read: texts, frames, stacks and events, each stored once. */
 #ifndef BP_FORMATS_SNAPSHOTS_TRACE_TABLES_H
 #define BP_FORMATS_SNAPSHOTS_TRACE_TABLES_H

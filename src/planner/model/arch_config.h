@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Models from published configurations: the interface between the architecture tables (families/families.h) and the reader of
  * config.json. Not installed; the formats library links to it (version node BUCKETPOOL_PRIVATE). */
 #ifndef BP_MODEL_ARCH_CONFIG_H

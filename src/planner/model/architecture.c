@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Turns a family's table and a configuration into a model: compiles the table's expressions once, reads the fields, then
  * walks the layers. */
 #include <bucketpool/core/fail.h>

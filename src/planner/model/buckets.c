@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Creates buckets and their memory requests by role, and merges the buckets of several models that share a pool. */
 #include "planner/model/buckets.h"
 

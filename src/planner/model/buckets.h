@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The data behind bp_buckets, for the schedule and the planner. */
 #ifndef BP_MODEL_BUCKETS_H
 #define BP_MODEL_BUCKETS_H

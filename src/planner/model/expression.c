@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Compiles and evaluates the expressions of architecture tables. */
 #include "planner/model/expression.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The expressions of architecture tables: integer arithmetic, comparisons and list look-ups over configuration fields.
  *
  *   heads*head_dim    first_dense <= layer && n_experts > 0    pattern[layer] == 'M'    layer in dense_layers

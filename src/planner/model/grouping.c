@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Groups a model's parameters into buckets by the bucketing rule of a runtime. */
 #include <bucketpool/core/arith.h>
 #include <bucketpool/core/fail.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bp_model: adds units, parameters, buckets and events, with validation; shows the contents. */
 #include "planner/model/model.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The data behind bp_model, for the passes of this folder. */
 #ifndef BP_MODEL_MODEL_H
 #define BP_MODEL_MODEL_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Derives models from models: the module layouts of Megatron-Core (parameters are fused, unstacked, dropped or moved) and of transformers 5
  * (experts are stacked), and one rank's shard under tensor and expert parallelism.
  * Source: Megatron-LM d98e8a64, core/transformer/{attention,mlp,moe/experts,moe/router,multi_token_prediction}.py; transformers 5.23,

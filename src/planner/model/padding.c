@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Pads buckets for sharding, by the rules of the runtimes; Megatron's places parameters on a grid of chunks, first fit. */
 #include <bucketpool/core/arith.h>
 #include <bucketpool/core/fail.h>

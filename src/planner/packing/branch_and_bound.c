@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Branch and bound: exact search for a placement within a capacity, for arbitrary conflicts. Items are placed from the bottom up; lower
  * bounds of the other items are propagated, and undone through a trail on backtracking. */
 #include <bucketpool/core/fail.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The independent checker: a sweep over time with the live items in a bit set, ordered by offset. O(n log n) in items and intervals.
  * Shares no arithmetic with the packers, so that a mistake there shows here. */
 #include <bucketpool/core/fail.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* First fit in an order of weights, with squeaky-wheel improvement, without a conflict graph: the live ranges placed so far are in columns of
  * consecutive steps, in the order of offsets. */
 #include <bucketpool/core/arith.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Online best fit: an allocator that serves the live ranges in the order of time, the longest of a step first. Cheap, and near the bound for
  * traces whose releases mirror their acquires. */
 #include "planner/packing/solve.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Order sweep: dynamic programming over the frontier, exact for conflict graphs of small width and any length. Items are inserted one by
  * one. A state keeps only the distances between frontier items (those with neighbours to come), and from them to the bottom and the top.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The functions of pack.h. An instance is split into the connected components of its conflict graph, which are solved one by one; the
  * total is the height of the highest. */
 #include <bucketpool/core/fail.h>

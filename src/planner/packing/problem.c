@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bp_problem: lists, the conflict graph of the sections, problems derived from others, orders of items. */
 #include "planner/packing/problem.h"
 

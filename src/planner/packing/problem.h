@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A packing instance as the solvers see it: items with sizes, their neighbours in the conflict graph, and cliques ("sections") that
  * cover every conflict. Searches are limited by work, not time, so that every machine gets the same result; a unit takes about a
  * nanosecond. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Covers every conflict of an instance with cliques. */
 #include "planner/packing/problem.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Best fit on a skyline, repeated with varied priorities.
  *
  * The skyline is the height already used at each step, in segments of equal height. The lowest segment gets the item of the highest priority

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Solves one component: simple orders, structural shortcuts, exact methods and improvement, in rounds of growing work. */
 #include "planner/packing/solve.h"
 

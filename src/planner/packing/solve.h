@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The packing methods for one problem, and the rounds that combine them. */
 #ifndef BP_PACKING_SOLVE_H
 #define BP_PACKING_SOLVE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bp_timelines: numbers the items, turns times into steps, and separates the connected components. */
 #include "planner/packing/problem.h"
 

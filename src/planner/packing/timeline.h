@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The instance in time: items with sizes, live ranges in steps, and added conflicts. Its memory is linear in the instance; the conflict
  * graph of problem.h is quadratic. */
 #ifndef BP_PACKING_TIMELINE_H

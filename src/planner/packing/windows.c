@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Search in windows (large neighbourhood search), for long problems that are hard in a few places. */
 #include <bucketpool/core/fail.h>
 

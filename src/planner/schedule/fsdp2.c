@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The steps and live ranges of PyTorch FSDP2: all-gathers are copied out and gradients copied in, so buffers live between collectives.
  * docs/concepts/schedules.md lists the events; bucketpool.torch.fsdp2.predict reads the same from a module.
  * Source: torch/distributed/fsdp/_fully_shard/{_fsdp_state,_fsdp_param_group,_fsdp_collectives}.py. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Derived schedules: schedules of the same buckets merged in sequence, and a model's schedule embedded in the merged buckets of several
  * models. */
 #include <bucketpool/core/fail.h>

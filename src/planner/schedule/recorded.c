@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Recorded schedules: one step for each event of the model's recording, and overlap windows. */
 #include <bucketpool/core/fail.h>
 #include <bucketpool/core/structs.h>

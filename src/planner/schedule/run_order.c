@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The order in which units run in one pass over the model, nested units within their parents. */
 #include <bucketpool/core/fail.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* bp_schedule: construction from steps, spans and windows, overlaps, events, and the tails that windows add to live ranges. */
 #include "planner/schedule/schedule.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The data behind bp_schedule: spans of requests with equal intervals, windows, overlaps. */
 #ifndef BP_SCHEDULE_SCHEDULE_H
 #define BP_SCHEDULE_SCHEDULE_H

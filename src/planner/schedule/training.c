@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Training and evaluation schedules: the passes, and the live range of each request by the rules of Megatron-FSDP (fsdp2.c: of FSDP2).
  * docs/concepts/schedules.md lists the events. Source: Megatron-LM d98e8a64, megatron_fsdp: AllGatherPipeline, GradReducePipeline. */
 #include <bucketpool/core/fail.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The generator of training schedules: run order of the units, passes over it, and the rules of the two runtimes. */
 #ifndef BP_SCHEDULE_TRAINING_H
 #define BP_SCHEDULE_TRAINING_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Aligns the allocations of two steps: the longest common subsequence, by Myers' algorithm. */
 #include <stdlib.h>
 

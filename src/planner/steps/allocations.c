@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The allocations of a trace: events that belong together, and those live before the oldest event. */
 #include <bucketpool/core/arith.h>
 #include <bucketpool/core/fail.h>

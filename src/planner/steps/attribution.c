@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Derives purposes of allocations from phases and live ranges. */
 #include "planner/steps/attribution.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Purposes of allocations: the memory of parameters, gradients, the optimizer, activations and collectives. */
 #ifndef BP_STEPS_ATTRIBUTION_H
 #define BP_STEPS_ATTRIBUTION_H

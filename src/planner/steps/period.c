@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finds the step that repeats in a trace without marks.
  *
  * Allocations are compared by size and stream, in order. A gram (GRAM consecutive allocations) that occurs rarely is at

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads call stacks: names of files and functions of PyTorch, of its C++ code and of optimizers tell places and phases. */
 #include "planner/steps/stack_places.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Call stacks of a trace, read once each: the line of code that a person looks for, the module and the phase of training. */
 #ifndef BP_STEPS_STACK_PLACES_H
 #define BP_STEPS_STACK_PLACES_H

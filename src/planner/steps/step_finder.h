@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parts of bp_steps_init: the allocations as tokens, live bytes, and the three ways to find steps. */
 #ifndef BP_STEPS_STEP_FINDER_H
 #define BP_STEPS_STEP_FINDER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Cuts a trace into steps at the annotations that programs and PyTorch write: torch.profiler's "ProfilerStep#3", a
  * program's own "step 3", the ranges of optimizers ("Optimizer.step#AdamW.step"). */
 #include <bucketpool/core/fail.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plans the memory of a step: one address for each allocation, valid in all recorded steps.
  *
  * Each kind of step is an instance of the packer. Time is the order of events in the reference step, and in each other

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The steps of a trace: marked, repeated, or the whole trace; and their kinds. */
 #include <bucketpool/core/fail.h>
 

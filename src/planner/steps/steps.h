@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Training steps in an allocation trace: the allocations, the step that repeats, and a plan with one address for each
  * allocation of the step. Pure: no device, clock or files. Host-side only; separate traces may be used by separate
  * threads. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Allocation traces of whole training steps, as PyTorch's CUDA caching allocator records them
  * (torch.cuda.memory._record_memory_history and _dump_snapshot), in memory. Read by formats/snapshots/trace_file.c.
  * Source of the format: docs.pytorch.org, "Understanding CUDA Memory Usage", and c10/cuda/CUDACachingAllocator.h.

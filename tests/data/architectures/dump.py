@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """The parameters that transformers makes of configurations, on PyTorch's meta device.
 
 dump.py CONFIG            prints the lines name<TAB>shape of digests.tsv

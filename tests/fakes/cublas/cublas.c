@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Handles, argument checks and failures on demand. */
 #include "internal.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An emulated cuBLAS with matrix products only: a library named libcublas.so.13 with the real names, on the emulated
  * driver.
  *

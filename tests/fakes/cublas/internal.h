@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef FAKE_CUBLAS_INTERNAL_H
 #define FAKE_CUBLAS_INTERNAL_H
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products: column-major, with sums in fp32. */
 #include "internal.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plain allocations and stream-ordered ones. */
 #include "driver.h"
 

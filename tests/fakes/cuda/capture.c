@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Captures: streams join them, and mistakes invalidate them. */
 #include "driver.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuStreamGetCaptureInfo in the ABI of each version. */
 #include "driver.h"
 

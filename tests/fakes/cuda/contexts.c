@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Primary contexts, and the current context of each thread. */
 #include "driver.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Configuration and reset of the emulated driver. */
 #include "fake.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Entry and exit of driver functions: the lock, call counts, failures on demand, and checks common to all functions. */
 #include "fake.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* FAKE_CUDA: configures the driver for programs that are not linked with it. */
 #include "fake.h"
 

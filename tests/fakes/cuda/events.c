@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Events: positions in a stream or in a capture. */
 #include "driver.h"
 

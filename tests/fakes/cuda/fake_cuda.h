@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An emulated CUDA driver: a library named libcuda.so.1 with the real names and the real ABI, for machines without a
  * GPU.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels of the emulated driver: FAKE_CUDA="kernels=PATH" names a shared library that exports `const fake_kernel
  * fake_kernels[]`. Every image that a program loads contains these kernels. They run on the thread of their stream,
  * which can access device memory. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The functions of the emulated driver. */
 #ifndef FAKE_CUDA_FUNCTIONS_H
 #define FAKE_CUDA_FUNCTIONS_H

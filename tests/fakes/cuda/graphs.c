@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Graphs and executable graphs: nodes run one after another, in a random topological order. */
 #include "driver.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Host functions: each on the thread of its stream, or all on one thread (serial_host); real drivers do either. */
 #include "fake.h"
 

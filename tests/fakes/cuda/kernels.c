@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels of tests/gpu, for the emulated driver. */
 #include "fake_kernels.h"
 #include "support/add_words.h"

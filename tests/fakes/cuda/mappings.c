@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reserved address space and the mappings in it. Access to unmapped or inaccessible memory faults. */
 #include "driver.h"
 

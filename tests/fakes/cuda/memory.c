@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory limits of devices, and checks of addresses. */
 #include "driver.h"
 

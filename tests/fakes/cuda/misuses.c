@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Broken rules and leaks of the program. */
 #include "fake.h"
 

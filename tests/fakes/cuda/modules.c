@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Modules: loading images, finding kernels, and launches. */
 #include "driver.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A hash table of all objects by address, to recognize handles. */
 #include "fake.h"
 

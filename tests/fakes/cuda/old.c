@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The part of a CUDA 11.8 driver that a program reaches if it needs 12.0: it initializes, but lacks CUDA 12's lookup
  * function. */
 #include <stdint.h>

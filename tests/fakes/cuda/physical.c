@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Physical memory: files without names, counted against the device. */
 #include "driver.h"
 

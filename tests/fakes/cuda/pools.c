@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The default memory pool of each device: bytes freed in stream order count as used by the device, up to the release
  * threshold. Lowering the threshold frees nothing; cuMemPoolTrimTo does, and so does running out of memory. */
 #include "driver.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* cuGetProcAddress, and the table for programs that are linked with this library. */
 #include "driver.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Queues of streams and the threads that run them. */
 #include "fake.h"
 

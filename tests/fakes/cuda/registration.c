@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Functions for the emulated NCCL: properties and marks of memory. */
 #include "fake.h"
 

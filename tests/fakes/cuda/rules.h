@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rules of the CUDA driver, one on each line: id, statement, source. The emulated driver implements each;
  * tests/gpu/rules_driver.c tests each, under the same name, on the emulated driver and on a real one, so that
  * inferred rules ("inferred") are verified. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Streams: creation, lookup, synchronization, destruction. */
 #include "driver.h"
 

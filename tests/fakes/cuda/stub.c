@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The toolkit's stub library, which a program loads if LD_LIBRARY_PATH has the stub's folder: every function returns
  * CUDA_ERROR_STUB_LIBRARY. */
 #include <stdint.h>

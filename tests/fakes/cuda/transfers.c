@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Work of streams: fills, copies, waits on memory, host functions. */
 #include "driver.h"
 

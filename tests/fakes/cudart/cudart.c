@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA runtime on the emulated driver: libcudart.so.13 with as much as PyTorch needs to allocate memory, record events and switch
  * streams. Kernels are registered, never launched: every other function answers cudaErrorNotSupported.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL's exported functions, without its types: enumerations are int, handles are pointers. */
 #ifndef FAKE_NCCL_ABI_H
 #define FAKE_NCCL_ABI_H

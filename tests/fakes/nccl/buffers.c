@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Buffers: ncclCommRegister takes whole pages of any memory. */
 #include <stdlib.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Collectives in stream order: each rank's stream gets a host function, in which the ranks meet. A captured one
  * meets those of the same replay. */
 #include <stdlib.h>

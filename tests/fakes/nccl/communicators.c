@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Communicators, whose ranks are threads. */
 #include <errno.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Settings, faults and the reset. */
 #include <stdarg.h>
 #include <stdio.h>

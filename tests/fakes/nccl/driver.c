@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL's calls of the driver, which is the emulated one. */
 #include <stdlib.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The emulated NCCL: a shared object with the names and the ABI of libnccl.so.2. The ranks of a communicator are threads of one
  * process, each with a separate communicator; memory and streams are the emulated driver's. It serves collectives, records
  * what is registered, and remembers which rules (rules.h) its callers broke.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Broken rules, and queries of registrations. */
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Groups: calls between start and end run at the end. */
 #include <stdlib.h>
 #include <string.h>

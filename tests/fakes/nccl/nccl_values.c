@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Compiled if NCCL's header is installed, never run: the emulation's numbers and signatures equal the header's. */
 #include <nccl.h>
 

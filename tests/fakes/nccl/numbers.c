@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reductions in rank order; 16-bit floats are summed in fp32 and rounded once. */
 #include <string.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Deregistration, and the registration kind of a collective's memory. */
 #include <stdlib.h>
 

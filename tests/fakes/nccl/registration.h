@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by buffers and windows. All under the lock. */
 #ifndef FAKE_NCCL_REGISTRATION_H
 #define FAKE_NCCL_REGISTRATION_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The rendezvous of ranks. A missing rank is reported after a time-out instead of a deadlock. */
 #include <errno.h>
 #include <stdio.h>

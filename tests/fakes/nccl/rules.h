@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rules for callers of NCCL, and behaviour that they must expect: RULE(id, sentence, source). tests/gpu/rules_nccl.c
  * has a test of the same name for each. "nccl": its sources, file and function; "#n": its issue tracker. */
 #ifndef FAKE_NCCL_RULES_H

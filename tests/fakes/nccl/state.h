@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* State of the emulated NCCL, all under one lock. Communicators stay allocated until the reset, so that late calls,
  * and graphs that still refer to them, are detected instead of crashing. */
 #ifndef FAKE_NCCL_STATE_H

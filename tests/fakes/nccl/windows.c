@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Windows: the kind granted by each version, and checks of rules. */
 #include <stdlib.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NVML for rehearsals of GPU runs: the functions of nvml.h that scripts/gpu/machine.py calls, with readings that
  * change from call to call. */
 #include <stddef.h>

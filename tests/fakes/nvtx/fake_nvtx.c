@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* An NVTX injection library that checks its callers: ranges end exactly once; regions are inside an existing heap
  * and do not overlap. FAKE_NVTX_REPORT=FILE writes the counts there when the process ends; FAKE_NVTX_STRICT=1 makes
  * the process exit with 1 after a mistake or with open ranges. Source of the protocol: NVTX's own headers

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Queries of the injection library, found with dlsym in the library that NVTX_INJECTION64_PATH names. */
 #ifndef BP_TEST_FAKE_NVTX_H
 #define BP_TEST_FAKE_NVTX_H

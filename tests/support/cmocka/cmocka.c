@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The runner and assertions of the stand-in for cmocka. */
 #include "cmocka.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A stand-in for cmocka where it is not installed: the part of its interface that the tests here use, with its meaning. It allocates
  * nothing and takes no lock, so that tests which count such calls see only their own.
  *

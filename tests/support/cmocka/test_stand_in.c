@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of the stand-in for cmocka: each of these must fail exactly once. */
 #include <setjmp.h>
 #include <stdarg.h>

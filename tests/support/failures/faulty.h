@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A device whose nth call fails. */
 #ifndef BP_TEST_FAULTY_H
 #define BP_TEST_FAULTY_H

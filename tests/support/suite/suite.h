@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Cases of a test program. They register themselves and run in the order of the file:
  *
  *     TEST(name)

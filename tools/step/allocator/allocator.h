@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parts of the caching allocator's model that its files share. */
 #ifndef BP_STEP_ALLOCATOR_H
 #define BP_STEP_ALLOCATOR_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Treaps of blocks, and the memory of blocks. */
 #include "step/allocator/blocks.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Blocks of the caching allocator's model, and ordered sets of them. */
 #ifndef BP_STEP_BLOCKS_H
 #define BP_STEP_BLOCKS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The caching allocator's model: settings, searches, splits, merges, segments and their releases. Expandable segments are in
  * expandable.c. */
 #include "step/allocator/allocator.h"

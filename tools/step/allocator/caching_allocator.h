@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A model of PyTorch's CUDA caching allocator and of its expandable segments: the same decisions, without memory. Rules of PyTorch 2.11,
  * c10/cuda/CUDACachingAllocator.cpp: https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management describes them.
  *

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Expandable segments of the caching allocator's model: addresses that are reserved once, and mapped and unmapped in pages. */
 #include "step/allocator/allocator.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Free ranges beside the live blocks of the state before a failed request. */
 #include "step/allocator/failed_request.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Requests that found no memory ("oom" events): the state of PyTorch's allocator at that moment. */
 #ifndef BP_STEP_FAILED_REQUEST_H
 #define BP_STEP_FAILED_REQUEST_H

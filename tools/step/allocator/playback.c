@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plays the allocations and frees of a trace through a new allocator. */
 #include "step/allocator/playback.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plays allocation traces through the model of PyTorch's caching allocator. Host-side only; separate traces may be played by separate
  * threads. */
 #ifndef BP_STEP_PLAYBACK_H

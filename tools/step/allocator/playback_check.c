@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plays a trace from its recorded state, and compares each decision of the model with the recorded one. The device of the model is the trace:
  * it has memory if the next recorded event is a segment of the request, and it names the address. */
 #include "step/allocator/playback.h"

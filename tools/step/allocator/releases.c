@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Finds the causes of releases in a trace: neighbouring events, call stacks, reserved bytes. */
 #include "step/allocator/releases.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that goes back to the device in a trace: torch.cuda.empty_cache, or an allocation that made room for itself. Both are the same events. */
 #ifndef BP_STEP_RELEASES_H
 #define BP_STEP_RELEASES_H

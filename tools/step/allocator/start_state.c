@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Undoes the events of a trace. Blocks and segments are exact where the trace has their sizes; two things are derived:
  *
  *  - the size of a large block that was allocated before the first event and freed later: its free names the requested bytes alone. The block

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The state of PyTorch's allocator before an event of a trace: the events are undone, beginning with the state in the snapshot. */
 #ifndef BP_STEP_START_STATE_H
 #define BP_STEP_START_STATE_H

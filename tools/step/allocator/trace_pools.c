@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Private pools of a trace: numbers for their ids, and the pool of an address. */
 #include "step/allocator/start_state.h"
 

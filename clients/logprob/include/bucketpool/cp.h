@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * Packed sequences on context-parallel (CP) ranks: the split of a batch, its inverse, and the rearrangement of
  * per-token tensors. In the library bucketpool-logprob.

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * The fused language-model head: log-probabilities and entropies from hidden states and the weight of the head,
  * without storing the logits. In the library bucketpool-logprob. Definitions, views, targets, streams, threads and

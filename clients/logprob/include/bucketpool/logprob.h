@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * Per-token log-probabilities, entropies and divergences of logits, forward and backward. In the library
  * bucketpool-logprob.

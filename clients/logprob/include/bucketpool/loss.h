@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /** @file
  * The loss of packed sequences and its statistics, from the local tokens of each rank: the same numbers for every
  * arrangement of ranks. In the library bucketpool-logprob.

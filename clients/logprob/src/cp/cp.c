@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Client that rearranges tensors of packed batches between token orders, and gathers them over context-parallel ranks. */
 #include "cp/cp.h"
 

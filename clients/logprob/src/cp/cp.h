@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Private declarations of splits of packed batches. */
 #ifndef BP_LOGPROB_CP_CP_H
 #define BP_LOGPROB_CP_CP_H

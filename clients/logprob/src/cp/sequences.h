@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Position of each token in every order of a split batch. Compiled as C for the host and as C++ for CUDA kernels. */
 #ifndef BP_LOGPROB_CP_SEQUENCES_H
 #define BP_LOGPROB_CP_SEQUENCES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Padding and splitting of a packed batch, once per batch, from its cu_seqlens. */
 #include "cp/cp.h"
 

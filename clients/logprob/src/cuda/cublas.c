@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products on cuda devices by cuBLAS. cuBLAS is column-major and these matrices are row-major, so each is passed as its transpose
  * and the products are swapped: c^T = b^T a^T. Masked hidden states are first copied, block by block. */
 #include <bucketpool/core/arith.h>

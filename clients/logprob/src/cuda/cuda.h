@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* C interface of the CUDA side: the kernel image, copies of rows for products, and the constants of cuBLAS. */
 #ifndef BP_LOGPROB_CUDA_CUDA_H
 #define BP_LOGPROB_CUDA_CUDA_H

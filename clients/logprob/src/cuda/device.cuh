@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CUDA primitives of the kernels; without a CUDA compiler, those of the emulation in tests/simt. Loads and stores bypass the caches, as
  * nothing is read twice, and are volatile, as kernels write where they have read. */
 #ifndef BP_LOGPROB_CUDA_DEVICE_CUH

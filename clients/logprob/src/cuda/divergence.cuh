@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Divergences of the logits from a reference: sums over the rows, a block per row and a warp per tile, and their gradient, element-wise. The
  * order in which columns are added depends on the column only. */
 #ifndef BP_LOGPROB_CUDA_DIVERGENCE_CUH

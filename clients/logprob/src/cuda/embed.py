@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes a fatbin as a C array of 64-bit words. Arguments: the fatbin, the source to write, the header that declares the
 array, its name."""
 

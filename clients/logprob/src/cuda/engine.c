@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The engine of cuda devices, and copies of rows for products. Kernels are found by name in the embedded image and launched through the
  * driver, with one structure by value. */
 #include <bucketpool/core/arith.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Logits to results or partials, a block per row and a warp per tile; partials of all ranks to results, a thread per token. */
 #ifndef BP_LOGPROB_CUDA_FORWARD_CUH
 #define BP_LOGPROB_CUDA_FORWARD_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Results and gradient in one kernel, which reads a row from memory once: a block per row, whose tiles stay in shared memory between both
  * passes, as far as they fit. Tiles that do not fit are read again, from the L2 cache in most cases: the last ones read are the first to be
  * read again. Rows are aligned to 16 bytes. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The gradient of logits, element-wise: any thread can compute any column, and a warp takes a piece of a row at a time. Vectors start where
  * the output is aligned; the thread that read an element writes it. */
 #ifndef BP_LOGPROB_CUDA_GRADIENT_CUH

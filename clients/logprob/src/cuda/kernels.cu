@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels, one entry point per dtype combination, with the names that engine.c builds. Each takes one structure of work.h by value. */
 #include "cuda/divergence.cuh"
 #include "cuda/fused.cuh"

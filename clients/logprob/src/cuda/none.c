@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Stubs for builds without CUDA kernels. */
 #include "cuda/cuda.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Compile check at configuration: nvcc and its host compiler work. */
 #include "cuda/rows.cuh"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Passes over rows: the smallest and largest logit and copies, a block per row, and sums of columns. */
 #ifndef BP_LOGPROB_CUDA_RANGE_CUH
 #define BP_LOGPROB_CUDA_RANGE_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rows and per-token values of a call, element types and what is made of an element: loading and storing vectors at any alignment, without
  * touching memory outside the row. */
 #ifndef BP_LOGPROB_CUDA_ROWS_CUH

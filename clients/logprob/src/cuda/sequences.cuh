@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Packed sequences: rearranging tokens between orders, loss sums (a block per sequence), and seeds (a thread per token). */
 #ifndef BP_LOGPROB_CUDA_SEQUENCES_CUH
 #define BP_LOGPROB_CUDA_SEQUENCES_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tiles of a row and their sums: a warp per tile. The lane and the order in which columns are added depend on the column only. Fused
  * operations are explicit (-fmad=false), so sums have the same bits in all kernels. */
 #ifndef BP_LOGPROB_CUDA_TILES_CUH

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The vector kernels for AVX2, FMA and F16C: vectors of eight fp32. */
 #include <immintrin.h>
 #include <string.h>

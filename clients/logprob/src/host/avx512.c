@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The vector kernels for AVX-512 F, BW, VL and DQ: vectors of sixteen fp32. */
 #include <immintrin.h>
 

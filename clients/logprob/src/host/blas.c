@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The BLAS library of the machine: a copy that the process has, PyTorch's among them, or one that the dynamic loader finds. */
 #include "host/blas.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The BLAS library of the machine, found at run time. */
 #ifndef BP_LOGPROB_HOST_BLAS_H
 #define BP_LOGPROB_HOST_BLAS_H

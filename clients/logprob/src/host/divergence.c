@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Divergences of rows from those of a reference, and their gradient: a thread takes whole rows, tile by tile. */
 #include "host/rows.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The engine of host devices: a ring passes work to the threads of the streams. */
 #include <bucketpool/core/arith.h>
 #include <bucketpool/core/fail.h>

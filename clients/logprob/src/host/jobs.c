@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Passes of a host engine: rows, or pieces of rows where there are few, are distributed to threads. Work done once per row is shared by all
  * kernels. */
 #include <bucketpool/core/fail.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs of a host engine, distributed to its threads, and the ring that passes copies of work to the threads of streams. */
 #ifndef BP_LOGPROB_HOST_JOBS_H
 #define BP_LOGPROB_HOST_JOBS_H

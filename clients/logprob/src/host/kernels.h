@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Table of the host kernels of one instruction set, chosen once. Kernels work on one row; jobs.c distributes rows to threads. */
 #ifndef BP_LOGPROB_HOST_KERNELS_H
 #define BP_LOGPROB_HOST_KERNELS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels in portable C with libm, the reference of the others and the fallback; and the choice of kernels. */
 #include <bucketpool/logprob.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products on the host by BLAS, in one of two ways:
  * - sgemm: bf16 and fp16 are widened into scratch memory; fp32 is multiplied in place.
  * - a bf16 product, where the processor has one: hidden states and weights in place. The gradient of the logits is split into the sum of two

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranges of rows, numbers compared by their bits, and sums of columns. */
 #include "host/rows.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tokens of a call and the rows of their logits, for the jobs of host engines. */
 #ifndef BP_LOGPROB_HOST_ROWS_H
 #define BP_LOGPROB_HOST_ROWS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Host kernels of packed sequences: rearranging tokens, sums and seeds of losses. */
 #include <bucketpool/core/arith.h>
 

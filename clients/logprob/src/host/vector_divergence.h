@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Vector kernels of divergences, over those of vector_kernels.h, which includes this file. */
 #include <math.h>
 

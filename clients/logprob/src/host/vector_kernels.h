@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Vector kernels over the vector functions of avx2.c or avx512.c, which include this file after defining them. A tile's maximum is found
  * first; the sum follows while the tile is in L1 and the one after next is prefetched. Columns map to lanes by their index alone. */
 #include <float.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Splits with a communicator, on ranks that are threads: equal batches are split; if one rank differs or fails, the error on every rank
  * names it. */
 #include "support/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rearrangements that are refused, with and without a stream: the error has the argument and its numbers, and nothing is written. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Captures of context-parallel calls: rearrangements and seeds are recorded into a graph. Calls that wait or communicate are refused, on
  * all ranks, and leave the client and the graph unchanged. */
 #include "support/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Creation of clients that is refused. If it fails on one of several ranks, the error on every rank names it. */
 #include "support/harness.h"
 

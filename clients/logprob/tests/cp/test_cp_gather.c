@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* All-gathers of local tokens and their backward, on ranks that are threads. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Gathers in which ranks (threads) disagree or one fails: the error on every rank names it, no rank hangs, and the next gather succeeds. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rearrangements between all orders: every byte against the reference split, and gaps between tokens stay untouched. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Splits of batches: lengths, orders and maps against the reference split, and against golden values. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Batches that cannot be split, and queries that do not fit a split: the error has the sequence and the numbers. */
 #include "support/harness.h"
 

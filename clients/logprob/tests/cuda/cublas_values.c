@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Compiled if the toolkit's header is installed: the numbers of the emulation and of the library equal those of
  * cublas_api.h. */
 #include "fakes/cublas/internal.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors for kernels, and their launches on the emulation. */
 #include "support/harness.h"
 

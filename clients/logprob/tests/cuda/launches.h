@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Launches of the CUDA kernels on the emulation, and tensors for them. */
 #ifndef BP_TESTS_KERNELS_CUDA_LAUNCHES_H
 #define BP_TESTS_KERNELS_CUDA_LAUNCHES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CUDA kernels, one launch at a time on the emulation: bits depend neither on threads, blocks, alignment and scheduling nor on the part of a
  * row that shared memory keeps. Everything else about them is tested through the client. */
 #include "support/harness.h"

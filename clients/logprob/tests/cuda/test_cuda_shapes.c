@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Selection of kernels and grids: any choice gives right results, but a wrong one is slow. */
 #include <bucketpool/kernels.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Clients of the emulated driver while each of its functions fails: in creation, calls, captures and destruction, once or for good. The error
  * names the function, nothing leaks, and a second try has the same bits. Arguments: the library of kernels. */
 #include "support/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Batches of tests/kernels in GPU memory: a device copy of each host batch, with the same bytes at the same offsets. */
 #ifndef BP_TEST_GPU_DEVICE_BATCHES_H
 #define BP_TEST_GPU_DEVICE_BATCHES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Packed batches, split or whole, and GPU memory for them. */
 #ifndef BP_TEST_GPU_PACKED_H
 #define BP_TEST_GPU_PACKED_H

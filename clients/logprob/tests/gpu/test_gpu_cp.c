@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Split batches on a GPU: tokens return unchanged, and lie where the index map says. */
 #include "support/harness.h"
 

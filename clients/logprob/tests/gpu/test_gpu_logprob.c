@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Log-probabilities on a GPU: compared with fp64 and the host's kernels; reproducible bits, sizes beyond 32 bits, graphs. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Loss and ranges of logits on a GPU: sums, seeds and extremes equal those of plain loops and of the host's kernels. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Device copies of a head case's tensors, where the host cannot access device memory. */
 #ifndef BP_TEST_KERNELS_HEAD_DEVICE_TENSORS_H
 #define BP_TEST_KERNELS_HEAD_DEVICE_TENSORS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Cases of the fused head: random tensors of every layout, their fp64 reference, and the comparison with it. */
 #ifndef BP_TESTS_KERNELS_HEAD_HEAD_CASES_H
 #define BP_TESTS_KERNELS_HEAD_HEAD_CASES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Comparison of the head's results with fp64: logits are fp32 sums, so tolerances grow with the magnitude of their terms. */
 #include "heads.h"
 

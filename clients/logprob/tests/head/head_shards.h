@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fused head with a vocabulary sharded over ranks (threads or processes). As in shards.h: prints errors. */
 #ifndef BP_TESTS_KERNELS_HEAD_HEAD_SHARDS_H
 #define BP_TESTS_KERNELS_HEAD_HEAD_SHARDS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors in memory, in the layouts of a case. */
 #include "head_cases.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random batches of the head, and calls on them. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random batches of the fused head, and their fp64 reference, which stores all logits. */
 #ifndef BP_TESTS_KERNELS_HEAD_HEADS_H
 #define BP_TESTS_KERNELS_HEAD_HEADS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Matrices on the host and on a device, for tests of products. */
 #ifndef BP_TEST_KERNELS_HEAD_MATRICES_H
 #define BP_TEST_KERNELS_HEAD_MATRICES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The search for a BLAS library: its order, and the error where there is none. The dynamic loader is replaced. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fused head on cuda: on the emulated driver with emulated kernels and an emulated cuBLAS, or on a GPU. Results against fp64, capture
  * and replay, and a device that is destroyed before the head. */
 #include "support/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fused head on ranks that share a vocabulary, on the device under test: host, or cuda where hidden_grad cannot be rounded after its
  * sum. Gradient layouts differ between ranks, but their collectives must match. */
 #include "support/harness.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fused head against a plain fp64 computation that stores all logits. */
 #include "support/harness.h"
 

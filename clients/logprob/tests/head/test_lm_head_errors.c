@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Heads and calls that are refused: the error has the argument and its numbers, and nothing is written. */
 #include "support/harness.h"
 

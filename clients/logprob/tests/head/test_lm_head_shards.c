@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The fused head on ranks that are threads. */
 #include "support/harness.h"
 

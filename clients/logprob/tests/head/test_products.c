@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products of the fused head against plain fp64 loops: BLAS on the host, cuBLAS on a GPU or on the emulated driver. Arguments:
  * "bf16": on the host with a bf16 product; "without": a machine without cuBLAS. */
 #include "support/harness.h"

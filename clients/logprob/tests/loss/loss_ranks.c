@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks of the loss tests: their splits, tensors and clients, and the expected results. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Threads as tp x cp x dp ranks, each with its part of a corpus and a loss client. */
 #ifndef BP_TESTS_KERNELS_LOSS_LOSS_RANKS_H
 #define BP_TESTS_KERNELS_LOSS_LOSS_RANKS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The loss: for every arrangement of ranks, statistics, seeds and gradients match those of the whole batch on one rank. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Creation of loss clients on ranks: one that differs or fails is named in the error on every rank, and no rank hangs. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Arguments that the loss refuses, with their messages, on one rank and on several; no rank waits for one that has failed. */
 #include "support/harness.h"
 

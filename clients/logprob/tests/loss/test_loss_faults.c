@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A step in which one rank differs or fails: the error on every rank names it, and no rank hangs. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Work enqueued by failed calls: the next step is ordered after it, and calls without a stream return only when it is done. Batches need
  * several kernel launches, on a device of which one call fails. */
 #include "support/harness.h"

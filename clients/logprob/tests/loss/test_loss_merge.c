@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Statistics of several steps, merged. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Known mistakes in statistics of context-parallel losses. Each test computes the wrong value, checks that it differs in this case, and
  * expects the right one on every rank. */
 #include "support/harness.h"

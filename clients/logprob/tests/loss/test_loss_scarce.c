@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fault injection on one rank: every allocation and every device call fails once in turn. All ranks get the error, none hangs, nothing
  * leaks, and the next step succeeds. Linked with shortage.c. */
 #include "support/harness.h"

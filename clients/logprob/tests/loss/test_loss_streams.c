@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sums on several streams: the client orders them. */
 #include "support/harness.h"
 

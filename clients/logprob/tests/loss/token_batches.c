@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random corpora, their fp64 statistics, and their distribution to ranks. */
 #include "token_batches.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sequences of random tokens for tests of the loss, their fp64 statistics, and their distribution to ranks. */
 #ifndef BP_TEST_KERNELS_LOSS_TOKEN_BATCHES_H
 #define BP_TEST_KERNELS_LOSS_TOKEN_BATCHES_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "sequences.h"
 
 #include <bucketpool/comm_mpi.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Sequences that all processes derive from indices: lengths, masks and values. */
 #ifndef BP_TEST_MPI_SEQUENCES_H
 #define BP_TEST_MPI_SEQUENCES_H

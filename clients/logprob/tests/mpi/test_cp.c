@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Splits and gathers of packed sequences between the processes of the job. */
 #include "sequences.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The client and the fused head with a vocabulary sharded over the processes of the job. */
 #include <bucketpool/comm_mpi.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Losses of packed sequences for every arrangement of the processes, and failures of one process. */
 #include <bucketpool/loss.h>
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Replaces the engine of host devices (-Wl,--wrap) by the one of cuda devices, whose kernels the emulation runs on the stream's thread. It
  * turns tests of the host kernels into tests of the CUDA kernels, which replace the plain ones. */
 #include "engine.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Functions on a separate stack, one after another, which may be suspended and resumed. */
 #ifndef SIMT_FIBER_H
 #define SIMT_FIBER_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The library's CUDA kernels, compiled for the emulation, in the list of fake_kernels.h. */
 #ifndef SIMT_KERNELS_H
 #define SIMT_KERNELS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Launches of kernels on the emulation. */
 #ifndef SIMT_LAUNCH_H
 #define SIMT_LAUNCH_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Arithmetic of a GPU. Where PTX leaves a choice, it takes the worst one, so that code that passes here passes on a GPU. */
 #include "simt.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* CUDA's side of clients/logprob/src/cuda/device.cuh on a CPU: threads of a block are fibers that run one at a time from barrier to barrier, in a
  * seeded order. Shared memory starts as NaN. Device memory is plain memory, so that ASan detects overruns. */
 #ifndef SIMT_H

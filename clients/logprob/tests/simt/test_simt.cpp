@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of the emulation: it must detect errors of kernels, and compute within a GPU's error bounds. */
 #include "launch.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Counts allocations and frees of the program on all threads: link with -Wl,--wrap for each function in allocations.c. Allocations inside
  * shared libraries are not counted. */
 #ifndef BP_TESTS_KERNELS_SUPPORT_ALLOCATIONS_H

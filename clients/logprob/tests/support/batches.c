@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random batches, and calls on them. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random batches: logits, targets, masks and upstream gradients in separate allocations, their fp64 results, and calls on them. */
 #ifndef BP_TESTS_KERNELS_SUPPORT_BATCHES_H
 #define BP_TESTS_KERNELS_SUPPORT_BATCHES_H

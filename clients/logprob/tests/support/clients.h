@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The clients behind one table, for suites that every client has to pass: streams, faults, shortages, no allocation. Small tensors are in the
  * memory of any device; results are compared bit by bit with those of an undisturbed call. */
 #ifndef BP_TESTS_KERNELS_SUPPORT_CLIENTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fault injection: devices whose nth call fails. */
 #ifndef BP_TESTS_KERNELS_SUPPORT_FAULTS_H
 #define BP_TESTS_KERNELS_SUPPORT_FAULTS_H

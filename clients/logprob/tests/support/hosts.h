@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A host device for all tests of a program. */
 #ifndef BP_TESTS_KERNELS_SUPPORT_HOSTS_H
 #define BP_TESTS_KERNELS_SUPPORT_HOSTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks that are threads, and host collectives built on their exchanges. */
 #include "support/harness.h"
 

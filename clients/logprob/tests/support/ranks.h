@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks that are threads, each with a host device, a stream and a callback communicator over all of them. */
 #ifndef BP_TESTS_KERNELS_SUPPORT_RANKS_H
 #define BP_TESTS_KERNELS_SUPPORT_RANKS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random rearrangements, and their comparison with the reference split. */
 #include "support/harness.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Rearrangements of batches between orders, checked byte by byte. */
 #ifndef BP_TEST_KERNELS_SUPPORT_REARRANGEMENTS_H
 #define BP_TEST_KERNELS_SUPPORT_REARRANGEMENTS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Independent of the library. */
 #include "reference.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The formulas of logprob.h in plain double, and the tolerances of kernels. */
 #ifndef BP_TESTS_KERNELS_SUPPORT_REFERENCE_H
 #define BP_TESTS_KERNELS_SUPPORT_REFERENCE_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference model of context-parallel splits. */
 #include "reference_splits.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reference model of context-parallel splits: each sequence is cut into 2 R chunks, which are distributed in order to ranks 0 to R - 1 and
  * then R - 1 to 0. It enumerates tokens instead of computing places, and is independent of the library. */
 #ifndef BP_TEST_KERNELS_SUPPORT_REFERENCE_SPLITS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of sharded vocabularies on any kind of ranks. */
 #include "shards.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of a vocabulary sharded over ranks that are threads or processes. Without assertions: functions print errors and return false. */
 #ifndef BP_TESTS_KERNELS_SUPPORT_SHARDS_H
 #define BP_TESTS_KERNELS_SUPPORT_SHARDS_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Token tensors with poisoned gaps and margins, and their comparison. */
 #include "tokens.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Token tensors with poisoned gaps between tokens and margins around them. */
 #ifndef BP_TESTS_KERNELS_SUPPORT_TOKENS_H
 #define BP_TESTS_KERNELS_SUPPORT_TOKENS_H

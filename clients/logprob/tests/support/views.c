@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Strided tensors with poisoned margins and gaps. */
 #include "views.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Strided test tensors in separate allocations with margins; writes outside rows are detected. */
 #ifndef BP_TESTS_KERNELS_SUPPORT_VIEWS_H
 #define BP_TESTS_KERNELS_SUPPORT_VIEWS_H

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DeepSpeed ZeRO-3 with its communication buffers in a pool.
 
     from bucketpool.torch import deepspeed as pooled

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attachments: a ZeRO-3 engine whose communication buffers come from a pool.
 
 DeepSpeed's functions run unchanged, inside a TorchFunctionMode that replaces the memory of torch.empty and torch.cat.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Passes of an engine: the buffers of a forward, with its backward if it has one, as timelines to plan from."""
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple

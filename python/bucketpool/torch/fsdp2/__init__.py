@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch FSDP2 with its communication buffers in a pool.
 
     from bucketpool.torch import fsdp2

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attachments: a sharded module whose communication buffers come from a pool."""
 
 import ctypes

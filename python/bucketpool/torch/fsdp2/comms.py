@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Communication objects for FSDP2's modules: buffers from a source, collectives unchanged. Internal."""
 
 import abc

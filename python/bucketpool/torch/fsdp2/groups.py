@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups of a fully_shard'ed module: parameters that FSDP2 communicates together, and their buffers.
 
 FSDP2 has setters for its communication objects but no getters, and does not expose its groups. Only this module

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The unsharded parameters of FSDP2 in a pool.
 
 FSDP2 copies each all-gather out into one tensor for each parameter, `all_gather_outputs`. It allocates and frees them

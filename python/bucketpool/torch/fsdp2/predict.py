@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prediction of a step's timeline from the settings of a module, equal to a recording.
 
 Modules run once each, in the order of registration, nested ones within their parents. The inputs of the model

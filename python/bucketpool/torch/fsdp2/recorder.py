@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recording: a step with plain memory, in which the live range of every buffer is recorded."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Registration of a pool with the NCCL communicators of a sharded module. Internal."""
 
 from typing import Any, List

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Megatron-FSDP with its double buffers in a pool.
 
     from bucketpool.torch import megatron_fsdp as pooled

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Allocators with the interface of Megatron-FSDP's TemporaryBucketAllocator, over one pool."""
 
 import dataclasses

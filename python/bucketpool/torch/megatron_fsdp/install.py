@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Installs pooled allocators in place of Megatron-FSDP's double buffers."""
 
 import importlib

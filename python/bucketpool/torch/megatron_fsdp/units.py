@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The buckets and units of Megatron-FSDP as a bucketpool model: a bucket for each parameter group."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Megatron-FSDP v2 (megatron_fsdp.experimental): unsharded parameters and partial gradients from a pool.
 
 v2 has two places that allocate: DBuffer.reallocate_storage() of the unsharded parameters of a group, released by

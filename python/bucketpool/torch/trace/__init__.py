@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memory of a training step without a GPU: records what any PyTorch program would allocate, on fake tensors.
 
     from bucketpool.torch import trace

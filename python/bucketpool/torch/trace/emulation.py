@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replaces the functions of torch.cuda while a step is recorded: properties and statistics are a GPU's.
 
 Callers finds the code that asks a fake tensor for its device in C++. Autograd does to record a node, looks up CUDA streams

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """flex_attention in a recording: memory of the kernels that torch.compile makes of it, which is how it runs on a GPU.
 
 Source, of PyTorch 2.11: torch/_inductor/kernel/flex/flex_attention.py (outputs and gradients). Without compilation

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory that CUDA kernels of PyTorch take beside their outputs, and the choice of an attention kernel.
 
 Sources, of PyTorch 2.11: aten/src/ATen/cuda/CublasHandlePool.cpp (workspaces), native/transformers/cuda/sdp_utils.cpp

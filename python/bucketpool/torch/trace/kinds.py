@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kinds of memory: parameters, gradients, optimizer state, communication buffers, workspaces.
 
 A kind belongs to a storage, also when FSDP frees its memory and allocates it again. Each is learned where PyTorch makes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of the modules that allocations belong to, in forward, backward, recomputation and the optimizer.
 
 Forward: hooks of all modules keep the stack of running modules. Backward: an autograd node has a sequence number, and

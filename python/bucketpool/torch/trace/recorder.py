@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a program on fake tensors and follows their storages.
 
 Two modes of PyTorch see each call: a function mode those in Python (attention kernels are chosen there), a dispatch

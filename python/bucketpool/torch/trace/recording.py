@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The events of a recording, its peaks, and its file in the format of PyTorch's memory snapshots."""
 
 import os

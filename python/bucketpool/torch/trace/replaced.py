@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions of PyTorch, beside torch.cuda, that are replaced while a step is recorded; errors that ask for a GPU."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streams, events, CUDA graphs and generators of a recording: the classes of torch.cuda as far as programs that train
 use them. All work of a recording is done at once.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values of fake tensors, as far as a program decides by them.
 
 The contents of small tensors are computed on the CPU where all inputs are known: copies from the CPU, numbers that fill

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Python imports this at startup where PYTHONPATH names its folder: in pytest, and in the processes that tests of peers start."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DeepSpeed ZeRO-3 on two ranks (gloo), without and with a pool: the same bits, and what the pool takes."""
 
 import os

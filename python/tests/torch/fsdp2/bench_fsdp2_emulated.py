@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """bench/torch/fsdp2/capture.py with the pool on the emulated driver: PyTorch computes on the CPU, in memory of the
 emulated GPU, and a graph of that driver holds the pool's part of a step. Prints what eager and captured trainings
 found, as JSON.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The benchmarks of bench/torch/fsdp2 on the CPU, in small sizes."""
 
 import json

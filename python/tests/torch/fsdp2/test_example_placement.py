@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Placement of ranks by examples/fsdp2_train.py: equal decisions on all ranks of a machine, for any number of GPUs."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FSDP2's adapter on the emulated driver and NCCL: captured steps and registration.
 
 Captures: PyTorch computes on the CPU, the pool is on the emulated GPU, whose memory the host can access, and a graph of

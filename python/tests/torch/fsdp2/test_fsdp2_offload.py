@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FSDP2's pool is offloaded between steps: the device has its memory, and later steps have the same bits."""
 
 import fsdp2_models as models

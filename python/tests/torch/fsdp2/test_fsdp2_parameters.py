@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Unsharded parameters of FSDP2 from a pool, on two ranks (gloo): the same bits, constant addresses, refusals."""
 
 import fsdp2_models as models

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`plan --bucketing fsdp2` beside `describe` and beside FSDP2's own settings (predict), on bundled models and on modules with
 every setting that schedules know. Models are on the meta device, ranks of a process group without communication.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Refusals and fallbacks of FSDP2's adapter, and detection of early releases."""
 
 import os

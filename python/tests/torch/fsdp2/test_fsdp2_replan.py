@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps that the plan does not fit: losses as without a pool, and a pool that fits the next pass."""
 
 import fsdp2_models as models

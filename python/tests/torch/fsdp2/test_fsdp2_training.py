@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FSDP2 with a pool against plain FSDP2: losses, gradients and parameters bit for bit, memory measured for both."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """FSDP2's adapter with other versions of PyTorch: unchecked ones are refused; features of newer ones."""
 
 import pytest

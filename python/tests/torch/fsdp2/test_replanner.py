@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans that follow a module's passes: from the first one on, after others than planned, and when the plan stays."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torchtitan's debug model on two ranks (gloo), without and with the flag of bucketpool.torch.titan: the same bits.
 
 Runs with torchtitan 0.2.2 (PyTorch 2.11) and 0.3.0 (2.15). Not installed by ./check --torch, because its packages take

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """transformers' Trainer with FSDP2 on two ranks (gloo), without and with the callback: the same bits."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torchtitan's debug model on a CPU, for one rank of torchrun.
 
     torchrun ... titan_train.py FOLDER [FLAG]...

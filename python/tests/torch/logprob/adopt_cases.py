@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cases of test_adopt.py, each in a separate process: values of originals and replacements, states of adoptions."""
 
 import importlib

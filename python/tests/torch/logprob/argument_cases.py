@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Wrong types on one rank, DTensors, and compiled calls over a process group. Run by logprob_ranks.py."""
 
 import time

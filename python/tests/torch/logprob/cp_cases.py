@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packed sequences over several context-parallel ranks. Run by logprob_ranks.py."""
 
 import torch

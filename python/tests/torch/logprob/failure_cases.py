@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank fails unexpectedly: the others get its error at once, and the group stays usable."""
 
 import contextlib

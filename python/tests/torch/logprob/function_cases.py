@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Further functions of logits and of the fused head on any number of ranks, compared with fp64 on the whole
 vocabulary. Run by logprob_ranks.py and, with one rank, by test_logprob_functions.py.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Labels of every public function that takes them: in the vocabulary, ignored, outside, of another rank's shard. Run by test_logprob_labels.py
 without a group, and by logprob_ranks.py over two ranks and more.
 """

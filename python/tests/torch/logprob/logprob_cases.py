@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Results of several ranks, compared with one rank that has the whole vocabulary. Run by logprob_ranks.py."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the cases of *_cases.py on several processes with gloo. As a program: one of these processes."""
 
 import functools

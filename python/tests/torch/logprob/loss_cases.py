@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loss of packed sequences over tensor-, context- and data-parallel ranks. Run by logprob_ranks.py."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """bucketpool.torch.adopt on released packages, which ./check --torch installs: values, signatures, reports, undoing."""
 
 import importlib.util

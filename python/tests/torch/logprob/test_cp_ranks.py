@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packed sequences, split over context-parallel ranks and brought back, on 2 and 4 processes (gloo)."""
 
 import pytest

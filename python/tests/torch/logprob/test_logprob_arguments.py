@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Types of arguments, DTensors and compiled calls, over process groups (gloo) of 1, 2 and 4 processes."""
 
 import pytest

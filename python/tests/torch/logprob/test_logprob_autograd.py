@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The autograd contract: saved tensors, version counters, in-place gradients, modes, second derivatives; invalid input;
 the cache of clients.
 """

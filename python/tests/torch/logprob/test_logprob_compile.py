@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiled and exported calls: no graph breaks, one graph for all shapes, and the bits of calls without a compiler."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Log-probabilities, rearrangements and the loss on BUCKETPOOL_TEST_DEVICE against fp64: large and odd vocabularies,
 shards with gaps, in place, several streams, more than 2^31 logits.
 """

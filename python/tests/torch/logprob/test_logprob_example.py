@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """examples/rl_logprob.py: the commands of its docstring, and equal losses for any number of processes."""
 
 import os

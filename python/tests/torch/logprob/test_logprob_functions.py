@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Further functions of logits and of the fused head, on one rank and over process groups (gloo) of 2 and 4."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fused head on one rank against F.linear and log_softmax in fp64."""
 
 import pytest

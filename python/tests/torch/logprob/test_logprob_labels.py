@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Labels that are ignored, or outside the vocabulary: each function without a group and over groups, options, several labels of a token,
 and transforms of torch.func.
 """

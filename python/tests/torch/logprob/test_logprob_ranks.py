@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Log-probabilities, entropies and the fused head over process groups (gloo) of 2 and 4 processes."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Saved tensors in other memory: recomputed under checkpoints, moved and with other strides by hooks."""
 
 import pytest

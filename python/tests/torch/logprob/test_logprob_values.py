@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values and gradients of one rank against plain PyTorch in fp64: dtypes, shapes, strides, masks, temperatures, special
 values."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loss of packed sequences on one process, logit ranges, and splits of a rank given as a number."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Allocators of a pool on the emulated GPU: imported streams, and waits between them. Prints its findings as JSON.
 
 The loader finds the emulated driver. PyTorch has no GPU, so its current stream is replaced by a stream of the driver,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank of a training run (process_group.py): losses and a digest of the weight shards, with Megatron-FSDP's
 allocators and with pooled ones.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """bucketpool.torch.megatron_fsdp against the megatron-fsdp package: its grouping, pipelines and allocators, driven on
 random modules with eight ranks of torch's fake process group."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The allocators of bucketpool.torch.megatron_fsdp called directly: random orders, contents, bad input."""
 
 import collections

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training with Megatron-FSDP on two ranks (gloo), pooled and not: the same bits."""
 
 import unittest

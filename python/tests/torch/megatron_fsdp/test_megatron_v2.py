@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Megatron-FSDP v2 (megatron_fsdp.experimental) on two ranks (gloo), without and with a pool: the same bits."""
 
 import contextlib

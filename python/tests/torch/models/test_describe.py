@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """python3 -m bucketpool describe: units from module trees, of transformers and of torch alone."""
 
 import json

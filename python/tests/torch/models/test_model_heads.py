@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Classes without the published head, as "architectures" names them: base models, classifiers of sequences and tokens, question
 answering. The parameters of every known type are compared with those of the class in transformers, on the meta device.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The architecture tables compared with transformers: names and shapes of all parameters of small configurations, and
 the table of docs/reference/models.md, which BUCKETPOOL_UPDATE_MODELS=1 rewrites.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fields that a model type does not read: each field of transformers' configuration is changed, the model is built on the meta device,
 and a field that changes the number of parameters must be read or named in a note. A note about any other field is noise.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory of pools beside PyTorch's, and snapshots with both."""
 
 import pickle

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Captures that a runtime makes itself, followed by pools, on the emulated driver.
 
 PyTorch computes on the CPU, the pool is on the emulated GPU, whose memory the host can access, and graphs of that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Properties of the PyTorch of `./check --torch` that the other tests rely on."""
 
 import inspect

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The functions that PyTorch loads for a MemPool, serving segments on the emulated driver."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests that are acquired in each step, and tensors over them, from the compiled binding and from ctypes."""
 
 import gc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A stopped rank of a gloo group: the others name it within the time-out, and later calls fail at once."""
 
 import datetime

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arguments: every public callable of bucketpool.torch with every kind of object, and copies of its objects."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Views as PyTorch tensors: bytes, dtypes, saved tensors, deletion during exceptions and at the interpreter's exit."""
 
 import gc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The programs of `./check --gpu torch` on the CPU, in small sizes.
 
 Every variant has a figure or a reason for its skip, and a killed run keeps the results of finished parts.

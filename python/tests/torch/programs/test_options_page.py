@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/reference/options.md: its names exist, and it has all options of the two packages."""
 
 import dataclasses

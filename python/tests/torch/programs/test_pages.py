@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the blocks of the documents that need PyTorch. tests/cli/test_docs.py runs the others, and tests/cli/pages.py
 describes how."""
 

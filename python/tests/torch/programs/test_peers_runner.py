@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The runner of other projects' tests (python/tests/peers), on a made-up copy of one."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Type hints of the package, under mypy --strict. Skipped without mypy."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The wheel: built by pip, installed without access to a compiler and to this clone, and used there."""
 
 import os

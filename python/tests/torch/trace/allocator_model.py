@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model of PyTorch's caching allocator, called for a file of torch.cuda.memory._dump_snapshot. Needs no PyTorch."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random programs on PyTorch's caching allocator, whose snapshots the model has to reproduce. Runs on the emulated runtime
 and driver; prints a JSON object.
 

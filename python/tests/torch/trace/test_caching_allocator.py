@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model of PyTorch's caching allocator against PyTorch's own, on the emulated runtime and driver.
 
 Each program's snapshot is played from its recorded state. The model must choose the address of every allocation and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory snapshots by configuration: pools, and PyTorch's allocator, whose recorder is emulated on CPUs."""
 
 import contextlib

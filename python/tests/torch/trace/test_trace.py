@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recordings of training steps without a GPU: their memory is that of real runs on the CPU, and of MemTracker."""
 
 import collections

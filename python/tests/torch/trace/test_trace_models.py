@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recordings of FSDP2 on a fake process group, of models of transformers, and of examples/trace_step.py."""
 
 import collections

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs as people write them, in recordings without a GPU: guards against infinite values, torch.cuda, compilation,
 graphs, files, data loaders. Each is recorded, or refused in one sentence of ours."""
 

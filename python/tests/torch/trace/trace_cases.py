@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small training programs for the tests of bucketpool.torch.trace, and the memory that PyTorch takes for them."""
 
 import bisect

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* DeepSeek-V2 to V4, Kimi K2, Kimi Linear, GLM-4.5 and later, Mistral 4: a few dense layers, then experts beside shared experts, and prediction
  * layers, numbered after the others. V2, V3.2, glm_moe_dsa, glm4_moe_lite and mistral4: transformers 5.23.0.
  * Sources: transformers 4.57.6 models/{deepseek_v3,glm4_moe}; DeepSeek-V3's own modeling_deepseek.py for the prediction layer

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Dense decoders: Llama and the families that differ from it by biases, norms or projections, MiMo, Gemma 3n and Gemma 4. Sources:
  * transformers 4.57.6, models/{llama,mistral,qwen2,qwen3,gemma3}; 5.23.0, models/{gemma,gemma2,olmo,glm,helium,olmo2,olmo3,phi3,glm4,cohere,
  * cohere2,ernie4_5,hunyuan_v1_dense,exaone4,smollm3,seed_oss,starcoder2,gemma3n,gemma4}. */

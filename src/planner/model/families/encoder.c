@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Encoders, and encoders with decoders: BERT, ViT, T5, Whisper. Sources: transformers 5.23.0, models/{bert,vit,t5,whisper}, with the
  * heads for masked language models, image classification and generation. */
 #include "planner/model/families/families.h"

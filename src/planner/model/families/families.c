@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The list of architecture tables, and tensors that several families share. */
 #include "planner/model/families/families.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Architecture tables: their structs, and the rows, fields and tables that many families share. A family of models is one
  * bp_arch_family: fields read from the published configuration, and the tensors of the layers, the prediction layers and outside units.
  * A new family is a new entry. */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Stacks of state-space layers, short convolutions, linear attention and attention: Nemotron-H, Mamba-2, Falcon-H1, Bamba, Granite 4.0-H,
  * Jamba, LFM2, Qwen3-Next, Qwen3.5. Sources: transformers 4.57.6, models/{qwen3_next,granitemoehybrid,jamba}; 5.23.0,
  * models/{mamba2,falcon_h1,bamba,lfm2,lfm2_moe,nemotron_h,qwen3_5,qwen3_5_moe}, with the tensor names of published

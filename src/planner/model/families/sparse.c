@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Decoders with mixtures of experts: Mixtral, Qwen-MoE and its vision siblings' text parts, gpt-oss, Llama 4, OLMoE, Phi-MoE, MiniMax-M2,
  * Granite-MoE, ERNIE-MoE, Hunyuan-MoE, dots.1, DBRX, MiniMax-M3, Step-3.7, MiMo-V2. Sources: transformers 4.57.6, models/{mixtral,qwen3_moe,gpt_oss,llama4}; 5.23.0,
  * models/{qwen2_moe,qwen3_vl_moe,olmoe,phimoe,minimax_m2,granitemoe,granitemoeshared,ernie4_5_moe,hunyuan_v1_moe,dots1,dbrx,minimax_m3_vl,step3p7,mimo_v2_flash}, with the
