@@ -16,8 +16,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "core/process.h"
 #include "core/clock.h"
+#include "core/process.h"
 #include "devices/cuda.h"
 #include "devices/device.h"
 
