@@ -259,8 +259,8 @@ static bp_status explain(const acquiring *a, outcome o)
     }
 }
 
-/* Serves what the plan does not foresee: further references, other places, waits, observers, dynamic memory, refusals. The first `claimed` requests
- * are claimed. `acquired` NULL: the requests must be acquired. */
+/* Serves what the plan does not foresee: further references, other places, observers, dynamic memory, refusals. The first `claimed`
+ * requests are claimed. `acquired` NULL: the requests must be acquired. */
 BP_SLOW bp_status acquire_slowly(bp_pool *pool, const uint32_t *ids, size_t count, size_t claimed, bp_stream *stream,
                                  void **addresses, int *acquired)
 {

@@ -282,8 +282,8 @@ static bp_status claim_all(releasing *c, size_t claimed)
     return BP_OK;
 }
 
-/* Ends what the plan does not foresee: references that are left, several streams, observers, dynamic memory, cancelled requests, refusals. The first
- * `claimed` requests are claimed. */
+/* Ends what the plan does not foresee: references that are left, several streams, observers, dynamic memory, cancelled requests, refusals.
+ * The first `claimed` requests are claimed. */
 BP_SLOW bp_status release_slowly(bp_pool *pool, const uint32_t *ids, size_t count, size_t claimed, bp_stream *stream,
                                  purpose p)
 {
