@@ -29,7 +29,7 @@ static const char usage[] = "Usage: mpirun -n RANKS cp_sft_loss [OPTION...]\n"
 typedef struct option_row {
     const char *name;
     size_t offset;
-    uint64_t least, most;
+    uint64_t min, max;
 } option_row;
 
 static const option_row rows[] = {
@@ -54,9 +54,9 @@ static int take(const option_row *row, const char *text, settings *s)
     char *end;
     errno = 0;
     const uint64_t value = strtoull(text, &end, 10);
-    if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || value < row->least || value > row->most) {
+    if (*text < '0' || *text > '9' || *end != '\0' || errno != 0 || value < row->min || value > row->max) {
         fprintf(stderr, "cp_sft_loss: --%s: expected an integer in [%" PRIu64 ", %" PRIu64 "], got \"%s\"\n", row->name,
-                row->least, row->most, text);
+                row->min, row->max, text);
         return 2;
     }
     *(uint64_t *)((char *)s + row->offset) = value;

@@ -10,7 +10,7 @@
 #define UNITS 4
 #define NUMEL (1u << 20)
 #define ROUNDS 3
-#define MOST_REQUESTS 64
+#define MAX_REQUESTS 64
 
 static void check(bp_status status)
 {
@@ -59,7 +59,7 @@ typedef struct trainer {
     bp_pool *pool;
     bp_offload *offload;
     bp_stream *compute;
-    uint32_t state[MOST_REQUESTS]; /* requests that live as long as training does */
+    uint32_t state[MAX_REQUESTS]; /* requests that live as long as training does */
     uint32_t state_count;
 } trainer;
 

@@ -31,13 +31,13 @@ OPERATION void scores(const work *w, uint64_t item)
 {
     uint64_t n = item / w->heads, head = item % w->heads, first = n - n % w->length;
     uint32_t size = w->columns / w->heads, count = (uint32_t)(n - first) + 1;
-    float *out = (float *)w->out + scores_of(w, n, head), most = 0.0f, sum = 0.0f;
+    float *out = (float *)w->out + scores_of(w, n, head), max = 0.0f, sum = 0.0f;
     for (uint32_t s = 0; s < count; s++) {
         out[s] = w->scale * dot(head_of(w, w->x, n, QUERY, head), head_of(w, w->x, first + s, KEY, head), size);
-        most = s == 0 || out[s] > most ? out[s] : most;
+        max = s == 0 || out[s] > max ? out[s] : max;
     }
     for (uint32_t s = 0; s < count; s++) {
-        out[s] = exp_of(out[s] - most);
+        out[s] = exp_of(out[s] - max);
         sum += out[s];
     }
     for (uint32_t s = 0; s < count; s++)

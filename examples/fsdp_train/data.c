@@ -22,7 +22,7 @@ row_range data_rows(const options *o, uint32_t rank, uint32_t ranks)
     return (row_range){o->rows * rank / ranks, o->rows * (rank + 1) / ranks};
 }
 
-uint64_t data_most_rows(const options *o, uint32_t ranks)
+uint64_t data_max_rows(const options *o, uint32_t ranks)
 {
     return (o->rows + ranks - 1) / ranks;
 }

@@ -16,7 +16,7 @@ typedef struct row_range {
 
 row_range data_rows(const options *o, uint32_t rank, uint32_t ranks);
 /* The most that a rank has. */
-uint64_t data_most_rows(const options *o, uint32_t ranks);
+uint64_t data_max_rows(const options *o, uint32_t ranks);
 
 /* Tokens and what follows each, of a step's rows. */
 void data_make(const options *o, uint64_t step, row_range rows, uint32_t *tokens, uint32_t *targets);

@@ -18,12 +18,12 @@ OPERATION void choose(const work *w, uint64_t item)
 
 OPERATION float probability_of(const float *logits, uint32_t experts, uint64_t expert)
 {
-    float most = logits[0], sum = 0.0f;
+    float max = logits[0], sum = 0.0f;
     for (uint32_t e = 1; e < experts; e++)
-        most = logits[e] > most ? logits[e] : most;
+        max = logits[e] > max ? logits[e] : max;
     for (uint32_t e = 0; e < experts; e++)
-        sum += exp_of(logits[e] - most);
-    return exp_of(logits[expert] - most) / sum;
+        sum += exp_of(logits[e] - max);
+    return exp_of(logits[expert] - max) / sum;
 }
 
 /* out[n] = the probability of the expert picked */

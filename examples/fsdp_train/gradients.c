@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_FP32 1e-6 /* of a tensor's norm, up to so many tokens */
+#define MAX_FP32 1e-6 /* of a tensor's norm, up to so many tokens */
 #define FP32_TOKENS 512
-#define MOST_BF16 0x1p-6
+#define MAX_BF16 0x1p-6
 
 /* ---- without shards ------------------------------------------------------------------------------------------------- */
 
@@ -19,7 +19,7 @@ typedef struct whole {
     engine engine;
     net net;
     void *memory;
-    void *values[MOST_TENSORS], *grads[MOST_TENSORS];
+    void *values[MAX_TENSORS], *grads[MAX_TENSORS];
 } whole;
 
 static bp_status make_tensors(const model *m, whole *w)
@@ -87,7 +87,7 @@ static bp_status run_whole(const model *m, whole *w)
 
 static void end_whole(whole *w)
 {
-    for (uint32_t i = 0; i < MOST_TENSORS; i++) {
+    for (uint32_t i = 0; i < MAX_TENSORS; i++) {
         free(w->values[i]);
         free(w->grads[i]);
     }
@@ -140,14 +140,14 @@ static void compare_bucket(const model *m, const whole *w, uint32_t index, const
 }
 
 /* Sums of more tokens are rounded more often, on both sides in another order. */
-static double most_fp32(const options *o)
+static double max_fp32(const options *o)
 {
-    return MOST_FP32 * fmax(1, (double)(o->rows * o->length) / FP32_TOKENS);
+    return MAX_FP32 * fmax(1, (double)(o->rows * o->length) / FP32_TOKENS);
 }
 
 static bp_status compare(trainer *t, const whole *w, gradient_report *report)
 {
-    const double most = most_fp32(t->options);
+    const double max = max_fp32(t->options);
     *report = (gradient_report){0};
     for (uint32_t i = 0; i < t->sharding.count; i++) {
         const bucket *b = &t->sharding.list[i];
@@ -162,11 +162,11 @@ static bp_status compare(trainer *t, const whole *w, gradient_report *report)
         free(all);
         TRY(status);
     }
-    if (!(report->fp32 <= most) || !(report->bf16 <= MOST_BF16))
+    if (!(report->fp32 <= max) || !(report->bf16 <= MAX_BF16))
         return fail(BP_ERR_MISMATCH,
                     "gradients are not those of one process: %g of a tensor's norm apart in fp32 (at most %g), %g in "
                     "bf16 (at most %g)",
-                    report->fp32, most, report->bf16, MOST_BF16);
+                    report->fp32, max, report->bf16, MAX_BF16);
     return BP_OK;
 }
 

@@ -7,12 +7,12 @@
 
 OPERATION float log_sum(const float *logits, uint32_t count)
 {
-    float most = logits[0], sum = 0.0f;
+    float max = logits[0], sum = 0.0f;
     for (uint32_t v = 1; v < count; v++)
-        most = logits[v] > most ? logits[v] : most;
+        max = logits[v] > max ? logits[v] : max;
     for (uint32_t v = 0; v < count; v++)
-        sum += exp_of(logits[v] - most);
-    return most + log_of(sum);
+        sum += exp_of(logits[v] - max);
+    return max + log_of(sum);
 }
 
 /* out[n] */

@@ -223,7 +223,7 @@ bp_status memory_check(const trainer *t)
         return BP_OK;
     TRY(bp_pool_statistics_get(t->pool, &statistics));
     TRY(memory_peak(t, &peak));
-    TRY(sharding_most_live(&t->sharding, ALIGNMENT, &live));
+    TRY(sharding_max_live(&t->sharding, ALIGNMENT, &live));
     live += t->persistent_bytes;
     if (peak != plan->bytes)
         return fail(BP_ERR_MISMATCH, "the pool took %llu bytes, the plan has %llu", (unsigned long long)peak,

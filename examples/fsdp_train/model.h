@@ -11,7 +11,7 @@
 #define HEADS 2
 #define EXPERTS 4
 #define UNIT_TENSORS 4
-#define MOST_TENSORS (MOST_UNITS * UNIT_TENSORS + 3)
+#define MAX_TENSORS (MAX_UNITS * UNIT_TENSORS + 3)
 
 /* Tensors of a unit in order, and of those outside. */
 enum { NORM = 0, QKV = 1, ATTENTION_OUT = 2, MLP_UP = 1, MLP_DOWN = 2, ROUTER = 1, EXPERTS_UP = 2, EXPERTS_DOWN = 3 };
@@ -33,10 +33,10 @@ typedef struct tensor {
 typedef struct model {
     const options *options;
     uint32_t units;
-    uint64_t inner[MOST_UNITS]; /* width between two products of an MLP or an expert */
-    tensor tensors[MOST_TENSORS];
+    uint64_t inner[MAX_UNITS]; /* width between two products of an MLP or an expert */
+    tensor tensors[MAX_TENSORS];
     uint32_t count;
-    uint32_t first[MOST_UNITS + 1]; /* tensor of each unit; then of those outside */
+    uint32_t first[MAX_UNITS + 1]; /* tensor of each unit; then of those outside */
 } model;
 
 void model_make(const options *o, model *m);

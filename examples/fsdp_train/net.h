@@ -30,8 +30,8 @@ typedef struct net {
     /* inputs, in one piece: tokens, what follows them, and Adam's corrections of the step */
     uint32_t *ids, *targets;
     float *corrections;
-    float *hidden[MOST_UNITS + 1]; /* what goes into each unit, and comes out of the last */
-    unit_memory units[MOST_UNITS];
+    float *hidden[MAX_UNITS + 1]; /* what goes into each unit, and comes out of the last */
+    unit_memory units[MAX_UNITS];
     float *last_scale, *last_y, *logits, *normaliser;
     float *losses; /* of the tokens */
     scratch scratch;

@@ -85,14 +85,13 @@ __attribute__((format(printf, 2, 3))) static int refuse(const parser *p, const c
     return EXIT_OPTIONS;
 }
 
-static int number(const parser *p, const char *name, const char *text, uint64_t least, uint64_t most, uint64_t *value)
+static int number(const parser *p, const char *name, const char *text, uint64_t min, uint64_t max, uint64_t *value)
 {
     char *end;
     errno = 0;
     unsigned long long read = strtoull(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || read < least || read > most)
-        return refuse(p, "--%s: expected an integer in [%" PRIu64 ", %" PRIu64 "], got \"%s\"", name, least, most,
-                      text);
+    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || read < min || read > max)
+        return refuse(p, "--%s: expected an integer in [%" PRIu64 ", %" PRIu64 "], got \"%s\"", name, min, max, text);
     *value = read;
     return GO_ON;
 }
@@ -110,9 +109,9 @@ static int word(const char *const *words, const char *text)
 static int stack(const parser *p, const char *text)
 {
     size_t length = strlen(text);
-    if (length == 0 || length > MOST_UNITS || strspn(text, "ame") != length)
+    if (length == 0 || length > MAX_UNITS || strspn(text, "ame") != length)
         return refuse(p, "--stack: expected up to %d letters a (attention), m (MLP) or e (experts), got \"%s\"",
-                      MOST_UNITS, text);
+                      MAX_UNITS, text);
     p->o->stack = text;
     return GO_ON;
 }

@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#define MOST_UNITS 32
+#define MAX_UNITS 32
 
 typedef enum precision { PRECISION_MIXED, PRECISION_FP32, PRECISION_BF16 } precision;
 

@@ -139,9 +139,9 @@ static bool is_live(const bp_schedule *schedule, size_t request, size_t step)
     return false;
 }
 
-bp_status sharding_most_live(const sharding *s, uint64_t alignment, uint64_t *bytes)
+bp_status sharding_max_live(const sharding *s, uint64_t alignment, uint64_t *bytes)
 {
-    uint64_t most = 0;
+    uint64_t max = 0;
     for (size_t step = 0; step < bp_schedule_get_info(s->schedule)->step_count; step++) {
         uint64_t live = 0;
         for (size_t i = 0; i < bp_buckets_get_info(s->buckets)->request_count; i++) {
@@ -149,8 +149,8 @@ bp_status sharding_most_live(const sharding *s, uint64_t alignment, uint64_t *by
             if (is_live(s->schedule, i, step))
                 live += (request.bytes + alignment - 1) / alignment * alignment;
         }
-        most = live > most ? live : most;
+        max = live > max ? live : max;
     }
-    *bytes = most;
+    *bytes = max;
     return BP_OK;
 }

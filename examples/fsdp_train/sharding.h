@@ -36,6 +36,6 @@ void sharding_destroy(sharding *s);
 size_t sharding_unit(const sharding *s, int32_t unit, bucket **buckets);
 
 /* The most bytes of buckets that the schedule has live in one step, as pools round them. */
-bp_status sharding_most_live(const sharding *s, uint64_t alignment, uint64_t *bytes);
+bp_status sharding_max_live(const sharding *s, uint64_t alignment, uint64_t *bytes);
 
 #endif

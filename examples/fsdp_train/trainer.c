@@ -76,9 +76,9 @@ static bp_status make_staging(trainer *t)
     }
     s->bytes = inputs + losses + transfer;
     s->memory = aligned_alloc(PAGE, s->bytes);
-    size_t most = t->most_rows * t->options->length;
-    t->my_losses = calloc(most, sizeof *t->my_losses);
-    t->all_losses = calloc(most * t->sharding.ranks, sizeof *t->all_losses);
+    size_t max = t->max_rows * t->options->length;
+    t->my_losses = calloc(max, sizeof *t->my_losses);
+    t->all_losses = calloc(max * t->sharding.ranks, sizeof *t->all_losses);
     if (s->memory == NULL || t->my_losses == NULL || t->all_losses == NULL)
         return fail_memory();
     s->inputs = s->memory;
@@ -118,7 +118,7 @@ bp_status trainer_create(const options *o, const launched *l, bp_comm *control, 
     uint32_t rank = bp_comm_get_info(control)->rank, ranks = bp_comm_get_info(control)->ranks;
     model_make(o, &t->model);
     t->rows = data_rows(o, rank, ranks);
-    t->most_rows = data_most_rows(o, ranks);
+    t->max_rows = data_max_rows(o, ranks);
     t->net.tokens = (uint32_t)((t->rows.end - t->rows.first) * o->length);
     TRY(sharding_create(&t->model, rank, ranks, &t->sharding));
     TRY(make_device(t, l));
@@ -178,14 +178,14 @@ static void set_inputs(trainer *t, uint64_t step)
 static bp_status mean_loss(trainer *t, double *loss)
 {
     const options *o = t->options;
-    uint64_t most = t->most_rows * o->length;
+    uint64_t max = t->max_rows * o->length;
     double sum = 0;
     memcpy(t->my_losses, t->staging.losses, t->net.tokens * sizeof(float));
-    TRY(bp_comm_exchange(t->control, t->my_losses, most * sizeof(float), t->all_losses));
+    TRY(bp_comm_exchange(t->control, t->my_losses, max * sizeof(float), t->all_losses));
     for (uint32_t rank = 0; rank < t->sharding.ranks; rank++) {
         row_range rows = data_rows(o, rank, t->sharding.ranks);
         for (uint64_t i = 0; i < (rows.end - rows.first) * o->length; i++)
-            sum += t->all_losses[rank * most + i];
+            sum += t->all_losses[rank * max + i];
     }
     *loss = sum / (double)(o->rows * o->length);
     return BP_OK;

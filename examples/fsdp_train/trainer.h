@@ -39,7 +39,7 @@ typedef struct trainer {
     bp_device *device;
     bp_stream *gather, *compute, *reduce;
     bp_event *start, *outside_gathered, *outside_ready, *reduced;
-    bp_event *gathered[MOST_UNITS], *backward_done[MOST_UNITS];
+    bp_event *gathered[MAX_UNITS], *backward_done[MAX_UNITS];
     bp_pool *pool;
     uint32_t *lasting; /* requests that are held as long as training lasts: of the plan, and then persistent ones */
     size_t lasting_planned, lasting_count;
@@ -54,7 +54,7 @@ typedef struct trainer {
     bp_capture *capture;
     bp_graph *graph;
     row_range rows;
-    uint64_t most_rows;            /* that a rank has */
+    uint64_t max_rows;             /* that a rank has */
     float *my_losses, *all_losses; /* of the tokens of the rows that the largest rank has; of all ranks */
     uint64_t replays, captures, offloads;
     gradient_report gradients;        /* where that was asked for */

@@ -147,7 +147,7 @@ static unsigned fail_each_use(const char *function, uint64_t uses, const team_op
     return failures;
 }
 
-static void fail_driver(uint32_t ranks, int over_nccl, unsigned least)
+static void fail_driver(uint32_t ranks, int over_nccl, unsigned min)
 {
     unsigned failures = 0;
     team_options options = {.ranks = ranks, .over_nccl = over_nccl, .plan = plan};
@@ -156,7 +156,7 @@ static void fail_driver(uint32_t ranks, int over_nccl, unsigned least)
         uint64_t uses = is_undoing(function) ? 0 : uses_of(function, &options, BP_REGISTER_SYMMETRIC);
         failures += fail_each_use(function, uses, &options, BP_REGISTER_SYMMETRIC);
     }
-    assert_true(failures >= least);
+    assert_true(failures >= min);
 }
 
 TEST(failing_driver_calls)

@@ -139,12 +139,12 @@ CASE(limits)
         drop(&k, id, streams[3]);
         assert_int_equal(live_count(k.pool), 0);
     }
-    const uint32_t most = device == light_device() ? 65535 : 0;
-    for (uint32_t i = 0; i < most; i++)
+    const uint32_t max = device == light_device() ? 65535 : 0;
+    for (uint32_t i = 0; i < max; i++)
         assert_ok(bp_pool_acquire(k.pool, &id, 1, streams[0], NULL));
-    if (most > 0)
+    if (max > 0)
         assert_refused(&k, id, streams[0], "u0");
-    for (uint32_t i = 0; i < most; i++)
+    for (uint32_t i = 0; i < max; i++)
         assert_ok(bp_pool_release(k.pool, &id, 1, streams[0]));
     assert_int_equal(live_count(k.pool), 0);
     for (size_t i = 0; i <= BP_LIVE_STREAMS; i++)

@@ -13,8 +13,8 @@ bool places_overlap(const place *a, const place *b)
 kit open_places(bp_device *device, const place *places, uint32_t count, const bp_pool_config *config)
 {
     kit k = begin_kit(device, NULL, TRAINING, BP_POLICY_SCHEDULED, 0);
-    bp_plan_request requests[MOST_PLACES];
-    char units[MOST_PLACES][16];
+    bp_plan_request requests[MAX_PLACES];
+    char units[MAX_PLACES][16];
     bp_plan_slab slab = {.group = "param"};
     for (uint32_t i = 0; i < count; i++) {
         snprintf(units[i], sizeof units[i], "r%u.", i);
@@ -49,7 +49,7 @@ kit open_places(bp_device *device, const place *places, uint32_t count, const bp
 
 uint32_t random_places(place *places)
 {
-    uint32_t count = 6 + random_below(MOST_PLACES - 6), begin[MOST_PLACES], end[MOST_PLACES];
+    uint32_t count = 6 + random_below(MAX_PLACES - 6), begin[MAX_PLACES], end[MAX_PLACES];
     for (uint32_t i = 0; i < count; i++) {
         begin[i] = i;
         end[i] = i + 1 + random_below(5);

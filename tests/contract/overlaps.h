@@ -5,7 +5,7 @@
 
 #include "support/pools.h"
 
-#define MOST_PLACES 40
+#define MAX_PLACES 40
 
 typedef struct place {
     uint64_t offset, bytes;

@@ -18,7 +18,7 @@
 typedef struct cells {
     char *base;
     atomic_int owner[256];
-    atomic_ullong live, most; /* bytes between an acquire's return and the release's call, and their maximum */
+    atomic_ullong live, max; /* bytes between an acquire's return and the release's call, and their maximum */
 } cells;
 
 typedef struct worker {
@@ -55,11 +55,11 @@ static void change_owner(worker *w, void **addresses, const uint64_t *bytes, siz
 /* Counts bytes that are certainly live. */
 static void count_live(cells *all, const uint64_t *bytes, size_t count, bool acquired)
 {
-    unsigned long long sum = 0, most = atomic_load(&all->most);
+    unsigned long long sum = 0, max = atomic_load(&all->max);
     for (size_t i = 0; i < count; i++)
         sum += aligned(bytes[i]);
     unsigned long long live = acquired ? atomic_fetch_add(&all->live, sum) + sum : atomic_fetch_sub(&all->live, sum);
-    while (acquired && live > most && !atomic_compare_exchange_weak(&all->most, &most, live)) {
+    while (acquired && live > max && !atomic_compare_exchange_weak(&all->max, &max, live)) {
     }
 }
 
@@ -168,7 +168,7 @@ static void contend(kit *k, const uint64_t *bytes, uint64_t most_bytes, unsigned
     bp_pool_statistics s = statistics_of(k->pool);
     assert_int_equal(s.acquires, s.releases + s.cancelled);
     assert_int_equal(s.live_bytes, 0);
-    assert_in_range(s.peak_live_bytes, atomic_load(&all->most), most_bytes);
+    assert_in_range(s.peak_live_bytes, atomic_load(&all->max), most_bytes);
     for (size_t i = 0; i < bp_pool_trace_count(k->pool); i++) {
         bp_pool_event event = {.size = sizeof event};
         assert_ok(bp_pool_trace_get(k->pool, i, &event));
@@ -212,8 +212,8 @@ TEST(contention_for_overlaps)
 {
     seed(21);
     for (int round = 0; round < 6; round++) {
-        place places[MOST_PLACES];
-        uint64_t bytes[MOST_PLACES];
+        place places[MAX_PLACES];
+        uint64_t bytes[MAX_PLACES];
         while (random_places(places) < THREADS * PER_THREAD)
             ;
         for (size_t i = 0; i < THREADS * PER_THREAD; i++)
@@ -273,7 +273,7 @@ TEST(peak)
     _Static_assert(MANY > BP_LANES, "some threads share a lane");
     KIT k = open_apart();
     static const uint32_t counts[] = {1, 3, 2, 9, MANY, 5};
-    uint64_t most = 0, acquires = 0;
+    uint64_t max = 0, acquires = 0;
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         holder holders[MANY];
         pthread_barrier_t barrier;
@@ -284,11 +284,11 @@ TEST(peak)
         pthread_barrier_destroy(&barrier);
         for (uint32_t t = 0; t < counts[i]; t++)
             assert_int_equal(holders[t].wrong, 0);
-        most = counts[i] > most ? counts[i] : most;
+        max = counts[i] > max ? counts[i] : max;
         acquires += 200 * counts[i];
         bp_pool_statistics s = statistics_of(k.pool);
         uint64_t hash, counted;
-        assert_int_equal(s.peak_live_bytes, most * aligned(600));
+        assert_int_equal(s.peak_live_bytes, max * aligned(600));
         assert_int_equal(s.live_bytes, 0);
         assert_int_equal(s.acquires, acquires);
         assert_ok(bp_pool_sequence(k.pool, &hash, &counted));

@@ -177,7 +177,7 @@ TEST(owned_zeros)
 }
 
 /* A launch needs a stream entry of each owned request; the error comes before the graph runs. */
-TEST(owned_on_most_streams)
+TEST(owned_on_max_streams)
 {
     KIT k = open_max();
     uint32_t owned = param(&k, 0);

@@ -10,7 +10,7 @@
 
 #define POOLS 2
 #define GRAPHS 4
-#define MOST_LIVE 6   /* live at once in the program, per pool */
+#define MAX_LIVE 6    /* live at once in the program, per pool */
 #define FIXED_EVERY 4 /* one in this many requests always has the same bytes: graphs may own it */
 
 /* A read, checked by a function on the stream. */
@@ -55,14 +55,14 @@ typedef struct life {
 } life;
 
 typedef struct lives {
-    life all[MOST_LIVE];
+    life all[MAX_LIVE];
     uint32_t count;
 } lives;
 
 typedef struct graph {
     bp_graph *graph;
     bp_capture *captures[POOLS];
-    uint32_t owned[POOLS][MOST_LIVE], owned_count[POOLS]; /* requests by index */
+    uint32_t owned[POOLS][MAX_LIVE], owned_count[POOLS]; /* requests by index */
 } graph;
 
 typedef struct program {
@@ -136,7 +136,7 @@ static void acquire(program *p, uint32_t pool, uint32_t index)
     int got = 0, can = 0;
     void *address = NULL;
     life *l = find_life(p, pool, index);
-    if (l == NULL && p->lives[pool].count == MOST_LIVE)
+    if (l == NULL && p->lives[pool].count == MAX_LIVE)
         return;
     assert_ok(bp_pool_can_acquire(p->pools[pool], &id, 1, NULL, 0, &can));
     assert_ok(bp_pool_try_acquire(p->pools[pool], &id, 1, stream_at(p, stream), &address, &got));
@@ -221,7 +221,7 @@ static void forget(graph *g)
 static void begin_pool(program *p, uint32_t pool, graph *g, lives *before)
 {
     lives *live = &p->lives[pool];
-    uint32_t owned[MOST_LIVE];
+    uint32_t owned[MAX_LIVE];
     for (uint32_t i = 0; i < live->count;) {
         if (live->all[i].index % FIXED_EVERY == 0 && live->all[i].references == 1) {
             i++;

@@ -7,20 +7,20 @@
 /* Four units on two copies: u0 and u2 share one, u1 and u3 the other. */
 #define FOUR "1000,10,20,30 1000,10,20,30 1000,10,20,30 1000,10,20,30"
 #define PAIRS 50
-#define MOST_FUNCTIONS 128
+#define MAX_FUNCTIONS 128
 
 static uint64_t (*calls_of)(const char *function);
 static const char *(*function_at)(size_t index);
 
 /* ---- counting ------------------------------------------------------------------------------------------------------ */
 
-static uint64_t before[MOST_FUNCTIONS];
+static uint64_t before[MAX_FUNCTIONS];
 
 static void start_counting(void)
 {
     size_t i = 0;
     for (; function_at(i) != NULL; i++) {
-        assert_true(i < MOST_FUNCTIONS);
+        assert_true(i < MAX_FUNCTIONS);
         before[i] = calls_of(function_at(i));
     }
     assert_true(i > 30);

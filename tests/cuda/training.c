@@ -9,8 +9,8 @@
 
 static uint8_t *output_of(const training *t, size_t request, size_t interval)
 {
-    assert_true(interval < MOST_INTERVALS);
-    return t->outputs[request * MOST_INTERVALS + interval];
+    assert_true(interval < MAX_INTERVALS);
+    return t->outputs[request * MAX_INTERVALS + interval];
 }
 
 static bp_request request_at(const training *t, size_t request)
@@ -36,9 +36,9 @@ void training_begin(training *t, kit *k)
 {
     *t = (training){.k = k, .gather = k->streams[0], .compute = k->streams[1], .reduce = k->streams[2]};
     t->inputs = calloc(k->requests, sizeof *t->inputs);
-    t->outputs = calloc(k->requests * MOST_INTERVALS, sizeof *t->outputs);
+    t->outputs = calloc(k->requests * MAX_INTERVALS, sizeof *t->outputs);
     t->bytes = calloc(k->requests, sizeof *t->bytes);
-    t->event_count = 4 + k->requests * MOST_INTERVALS;
+    t->event_count = 4 + k->requests * MAX_INTERVALS;
     t->events = calloc(t->event_count, sizeof(bp_event *));
     assert_true(t->inputs != NULL && t->outputs != NULL && t->bytes != NULL && t->events != NULL);
     for (size_t i = 0; i < t->event_count; i++)
@@ -47,8 +47,8 @@ void training_begin(training *t, kit *k)
         t->bytes[r] = request_at(t, r).bytes;
         assert_true(t->bytes[r] <= PINNED_BYTES);
         t->inputs[r] = take_pinned();
-        for (size_t i = 0; i < MOST_INTERVALS; i++)
-            t->outputs[r * MOST_INTERVALS + i] = take_pinned();
+        for (size_t i = 0; i < MAX_INTERVALS; i++)
+            t->outputs[r * MAX_INTERVALS + i] = take_pinned();
     }
 }
 
@@ -56,7 +56,7 @@ void training_end(training *t)
 {
     for (size_t r = 0; r < t->k->requests; r++) {
         give_pinned(t->inputs[r]);
-        for (size_t i = 0; i < MOST_INTERVALS; i++)
+        for (size_t i = 0; i < MAX_INTERVALS; i++)
             give_pinned(output_of(t, r, i));
     }
     for (size_t i = 0; i < t->event_count; i++)
@@ -89,7 +89,7 @@ void training_set_iteration(training *t, uint32_t iteration)
     for (size_t r = 0; r < t->k->requests; r++) {
         for (uint64_t i = 0; i < t->bytes[r]; i++)
             t->inputs[r][i] = byte_of(iteration, r, i);
-        for (size_t i = 0; i < MOST_INTERVALS; i++)
+        for (size_t i = 0; i < MAX_INTERVALS; i++)
             memset(output_of(t, r, i), POISON, t->bytes[r]);
     }
 }
@@ -172,7 +172,7 @@ static void consume(training *t, size_t request, size_t interval)
     drop(t->k, t->k->ids[request], consumer(t, request));
 }
 
-/* The interval of the request that begins, or ends, at the step; MOST_INTERVALS: none does. */
+/* The interval of the request that begins, or ends, at the step; MAX_INTERVALS: none does. */
 static size_t edge_at(const training *t, size_t request, uint32_t step, bool begin)
 {
     size_t count;
@@ -181,7 +181,7 @@ static size_t edge_at(const training *t, size_t request, uint32_t step, bool beg
         if ((begin ? intervals[i].begin : intervals[i].end) == step)
             return i;
     }
-    return MOST_INTERVALS;
+    return MAX_INTERVALS;
 }
 
 void training_iterate(training *t)
@@ -191,11 +191,11 @@ void training_iterate(training *t)
     for (uint32_t step = 0; step <= steps; step++) {
         for (size_t r = 0; r < t->k->requests; r++) {
             size_t interval = edge_at(t, r, step, false);
-            if (interval < MOST_INTERVALS)
+            if (interval < MAX_INTERVALS)
                 consume(t, r, interval);
         }
         for (size_t r = 0; r < t->k->requests && step < steps; r++) {
-            if (edge_at(t, r, step, true) < MOST_INTERVALS)
+            if (edge_at(t, r, step, true) < MAX_INTERVALS)
                 produce(t, r);
         }
     }

@@ -6,7 +6,7 @@
 
 #include "support/pools.h"
 
-#define MOST_INTERVALS 4 /* of a request */
+#define MAX_INTERVALS 4 /* of a request */
 
 typedef struct training {
     kit *k;

@@ -22,7 +22,7 @@ typedef struct bench {
     engine engine;
     net net;
     void *memory;
-    float *values[MOST_TENSORS], *grads[MOST_TENSORS];
+    float *values[MAX_TENSORS], *grads[MAX_TENSORS];
 } bench;
 
 static void *allocate(uint64_t bytes)

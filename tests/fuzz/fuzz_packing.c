@@ -6,7 +6,7 @@
 #include "formats/packing_file.h"
 #include "target.h"
 
-enum { MOST_ITEMS = 12, WORK = 20000 };
+enum { MAX_ITEMS = 12, WORK = 20000 };
 
 static void stop(const char *what)
 {
@@ -46,9 +46,9 @@ static bp_pack_result pack(const bp_packing *packing, uint64_t capacity, uint64_
 
 static void pack_small(const bp_packing *packing)
 {
-    uint64_t offsets[MOST_ITEMS] = {0}, bound = 0, largest = 0;
+    uint64_t offsets[MAX_ITEMS] = {0}, bound = 0, largest = 0;
     size_t items = bp_packing_get_info(packing)->item_count, witnesses = 0;
-    uint32_t witness[MOST_ITEMS];
+    uint32_t witness[MAX_ITEMS];
     if (bp_packing_bound(packing, witness, &witnesses, &bound) != BP_OK)
         stop("an instance has no bound");
     for (size_t i = 0; i < items; i++) {
@@ -86,7 +86,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check_offsets(packing, offsets, offsets[0]);
     if (offsets != NULL)
         check_offsets(packing, offsets, UINT64_MAX);
-    if (items <= MOST_ITEMS)
+    if (items <= MAX_ITEMS)
         pack_small(packing);
     bp_packing_file_destroy(&file);
     return 0;

@@ -36,14 +36,14 @@ static uint64_t next_number(input *in)
 }
 
 #define MOST_SLABS 3
-#define MOST_CLASSES 2
-#define MOST_REQUESTS 23
+#define MAX_CLASSES 2
+#define MAX_REQUESTS 23
 
 typedef struct parts {
     bp_plan_slab slabs[MOST_SLABS];
-    bp_plan_class classes[MOST_CLASSES];
-    bp_plan_request requests[MOST_REQUESTS];
-    char units[MOST_REQUESTS][8];
+    bp_plan_class classes[MAX_CLASSES];
+    bp_plan_request requests[MAX_REQUESTS];
+    char units[MAX_REQUESTS][8];
 } parts;
 
 static void fill(input *in, parts *p, bp_plan_info *info)
@@ -52,7 +52,7 @@ static void fill(input *in, parts *p, bp_plan_info *info)
     info->slab_count = next_byte(in) % MOST_SLABS + 1;
     for (size_t i = 0; i < info->slab_count; i++)
         p->slabs[i] = (bp_plan_slab){.bytes = next_number(in) * unit_bytes, .group = "g"};
-    info->class_count = next_byte(in) % (MOST_CLASSES + 1);
+    info->class_count = next_byte(in) % (MAX_CLASSES + 1);
     for (size_t i = 0; i < info->class_count; i++) {
         bp_plan_class *c = &p->classes[i];
         c->dtype = BP_DTYPE_BF16;
@@ -62,7 +62,7 @@ static void fill(input *in, parts *p, bp_plan_info *info)
         c->stride = next_number(in) * unit_bytes;
         c->bytes = next_number(in) * unit_bytes;
     }
-    info->request_count = next_byte(in) % (MOST_REQUESTS + 1);
+    info->request_count = next_byte(in) % (MAX_REQUESTS + 1);
     for (size_t i = 0; i < info->request_count; i++) {
         bp_plan_request *r = &p->requests[i];
         snprintf(p->units[i], sizeof p->units[i], "u%u", next_byte(in) % 16u);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 /* Larger models take longer and find nothing new. */
-#define FUZZ_MOST_UNITS 64
+#define FUZZ_MAX_UNITS 64
 
 static inline void fuzz_stop(const char *what)
 {
@@ -95,7 +95,7 @@ static inline void fuzz_plan_model(const bp_model *model)
 {
     static const bp_padding paddings[] = {BP_PADDING_MEGATRON_LCM, BP_PADDING_MEGATRON_SPLIT, BP_PADDING_FLAT,
                                           BP_PADDING_GIVEN,        BP_PADDING_FSDP2,          BP_PADDING_FSDP2_SHARD1};
-    if (bp_model_get_info(model)->unit_count > FUZZ_MOST_UNITS)
+    if (bp_model_get_info(model)->unit_count > FUZZ_MAX_UNITS)
         return;
     bp_model *fused = NULL, *local = NULL;
     bp_layout layout = bp_model_get_info(model)->parameter_count % 2 == 0 ? BP_LAYOUT_MEGATRON : BP_LAYOUT_STACKED;

@@ -8,7 +8,7 @@
 #include "pipeline.h"
 
 /* Larger plans take longer and find nothing new. */
-#define FUZZ_MOST_REQUESTS 64
+#define FUZZ_MAX_REQUESTS 64
 
 typedef struct fuzz_range {
     uintptr_t begin, end;
@@ -17,8 +17,8 @@ typedef struct fuzz_range {
 /* Acquires what the pool can serve, one request at a time, and releases everything. */
 static inline void fuzz_walk(bp_pool *pool, const uint32_t *ids, size_t count, bp_stream *stream)
 {
-    fuzz_range held[FUZZ_MOST_REQUESTS];
-    uint32_t live[FUZZ_MOST_REQUESTS];
+    fuzz_range held[FUZZ_MAX_REQUESTS];
+    uint32_t live[FUZZ_MAX_REQUESTS];
     size_t live_count = 0;
     for (size_t i = 0; i < count; i++) {
         void *address;
@@ -51,7 +51,7 @@ static inline void fuzz_serve_with(bp_device *device, const bp_plan *plan, const
     const bp_plan_info *info = bp_plan_get_info(plan);
     bp_pool *pool = NULL;
     bp_stream *stream = NULL;
-    uint32_t ids[FUZZ_MOST_REQUESTS];
+    uint32_t ids[FUZZ_MAX_REQUESTS];
     size_t count = 0;
     if (!fuzz_good(bp_pool_create(device, plan, config, &pool)))
         return;
@@ -80,7 +80,7 @@ static inline void fuzz_serve_with(bp_device *device, const bp_plan *plan, const
 static inline void fuzz_serve(const bp_plan *plan)
 {
     bp_device *device = NULL;
-    if (bp_plan_get_info(plan)->request_count > FUZZ_MOST_REQUESTS)
+    if (bp_plan_get_info(plan)->request_count > FUZZ_MAX_REQUESTS)
         return;
     if (bp_device_create_null(&device) != BP_OK)
         fuzz_stop("no device");

@@ -86,14 +86,14 @@ void close_rank(rule_rank *r);
 
 /* ---- memory -------------------------------------------------------------------------------------------------------- */
 
-#define MOST_PIECES 2
+#define MAX_PIECES 2
 
 /* Virtual memory of `pieces` adjacent physical allocations of one granule each, with NCCL's properties. */
 typedef struct granules {
     uint64_t address;
     size_t step; /* bytes of each */
     int pieces;
-    unsigned long long handles[MOST_PIECES];
+    unsigned long long handles[MAX_PIECES];
 } granules;
 
 int map_granules(int pieces, granules *g);

@@ -6,14 +6,14 @@
 
 BP_CUDA_RULES(BP_DECLARE_RULE)
 
-static atomic_int inside, most, runs;
+static atomic_int inside, max, runs;
 
 static void count_in(void *argument)
 {
     (void)argument;
     int now = atomic_fetch_add(&inside, 1) + 1;
-    if (now > atomic_load(&most))
-        atomic_store(&most, now);
+    if (now > atomic_load(&max))
+        atomic_store(&max, now);
     pause_ms(1);
 }
 
@@ -27,7 +27,7 @@ static void count_out(void *argument)
 void launches_are_in_order(rules *r)
 {
     void *executable = NULL;
-    atomic_store(&most, 0);
+    atomic_store(&max, 0);
     atomic_store(&runs, 0);
     OKAY(r->driver.cuStreamBeginCapture(r->a, 0));
     OKAY(r->driver.cuLaunchHostFunc(r->a, count_in, NULL));
@@ -38,7 +38,7 @@ void launches_are_in_order(rules *r)
         OKAY(r->driver.cuGraphLaunch(executable, i % 2 == 0 ? r->a : r->b));
     OKAY(r->driver.cuCtxSynchronize());
     HOLDS(atomic_load(&runs) == 10);
-    HOLDS(atomic_load(&most) == 1);
+    HOLDS(atomic_load(&max) == 1);
     OKAY(r->driver.cuGraphExecDestroy(executable));
 }
 

@@ -182,17 +182,17 @@ static int launch_shared(rules *r, unsigned bytes)
 
 void shared_memory_is_allowed_by_kernel(rules *r)
 {
-    const unsigned most = 64u << 10;
+    const unsigned max = 64u << 10;
     int device = 0, of_block = 0, used = 0;
     LOAD_OR_SKIP();
     OKAY(r->driver.cuDeviceGet(&device, 0));
     OKAY(r->driver.cuDeviceGetAttribute(&of_block, 97, device));
     OKAY(r->driver.cuFuncGetAttribute(&used, 1, kernel));
-    SKIP_UNLESS(of_block - used >= (int)most, "the GPU has less than 64 KiB of shared memory for a block");
-    EXPECT(launch_shared(r, most), 1);
+    SKIP_UNLESS(of_block - used >= (int)max, "the GPU has less than 64 KiB of shared memory for a block");
+    EXPECT(launch_shared(r, max), 1);
     REFUSED(r->driver.cuFuncSetAttribute(kernel, 8, of_block - used + 1));
-    OKAY(r->driver.cuFuncSetAttribute(kernel, 8, (int)most));
-    OKAY(launch_shared(r, most));
+    OKAY(r->driver.cuFuncSetAttribute(kernel, 8, (int)max));
+    OKAY(launch_shared(r, max));
     OKAY(r->driver.cuStreamSynchronize(r->a));
     OKAY(r->driver.cuModuleUnload(module));
 }

@@ -17,12 +17,12 @@ static bool is_power_of_two(size_t value)
 
 void granularity_is_a_power_of_two(rules *r)
 {
-    size_t least = 0, recommended = 0;
-    OKAY(r->driver.cuMemGetAllocationGranularity(&least, &on_device, 0));
+    size_t min = 0, recommended = 0;
+    OKAY(r->driver.cuMemGetAllocationGranularity(&min, &on_device, 0));
     OKAY(r->driver.cuMemGetAllocationGranularity(&recommended, &on_device, 1));
-    HOLDS(is_power_of_two(least));
+    HOLDS(is_power_of_two(min));
     HOLDS(is_power_of_two(recommended));
-    HOLDS(recommended % least == 0);
+    HOLDS(recommended % min == 0);
 }
 
 void reservations_are_aligned(rules *r)

@@ -6,7 +6,7 @@
 #include "faults.h"
 #include "support/scripted_ranks.h"
 
-#define MOST_COMMS 2
+#define MAX_COMMS 2
 
 typedef struct scene scene;
 
@@ -22,9 +22,9 @@ struct scene {
     uint32_t ranks, comms;
     store stores[MOST_RANKS];
     watch watches[MOST_RANKS];
-    barrier barriers[MOST_COMMS][MOST_RANKS], joints[MOST_COMMS][MOST_RANKS];
-    rank ends[MOST_COMMS][MOST_RANKS];
-    bp_comm *handles[MOST_COMMS][MOST_RANKS];
+    barrier barriers[MAX_COMMS][MOST_RANKS], joints[MAX_COMMS][MOST_RANKS];
+    rank ends[MAX_COMMS][MOST_RANKS];
+    bp_comm *handles[MAX_COMMS][MOST_RANKS];
     bp_registration_entry entries[MOST_RANKS][4];
     size_t count[MOST_RANKS];
     bp_registration *made[MOST_RANKS];

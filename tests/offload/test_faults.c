@@ -4,7 +4,7 @@
 #include "faults.h"
 #include "support/driver.h"
 
-#define MOST_CALLS 400
+#define MAX_CALLS 400
 
 /* Three slabs of one group: steps of the first must be undone when the third fails. */
 static const store_options SHARDS = {.groups = {[2] = "shards", [3] = "shards", [4] = "shards"}};
@@ -67,7 +67,7 @@ static unsigned fail_each_call(store *s, faults *f, const trip *t, stage which, 
 {
     uint64_t all = usage_of(s->k.device).committed_bytes;
     unsigned met = 0;
-    for (unsigned nth = 1; nth < MOST_CALLS; nth++) {
+    for (unsigned nth = 1; nth < MAX_CALLS; nth++) {
         advance_to(s, t, which);
         store_state before = state_of(s);
         unsigned reservations = f->reservations;

@@ -213,7 +213,7 @@ TEST(little_may_be_pinned)
 
 typedef struct told {
     char group[32];
-    uint64_t last, bytes, most_step;
+    uint64_t last, bytes, max_step;
     unsigned calls, wrong;
 } told;
 
@@ -223,7 +223,7 @@ static void listen(void *user, const char *group, uint64_t copied_bytes, uint64_
     t += strcmp(group, "main_grad") == 0;
     uint64_t step = copied_bytes - t->last;
     t->wrong += copied_bytes <= t->last || copied_bytes > bytes || (t->calls > 0 && bytes != t->bytes);
-    t->most_step = step > t->most_step ? step : t->most_step;
+    t->max_step = step > t->max_step ? step : t->max_step;
     t->last = copied_bytes;
     t->bytes = bytes;
     t->calls++;
@@ -237,7 +237,7 @@ static void assert_told(told *t, const store *s, const char *group, uint64_t chu
     assert_int_equal(t->wrong, 0);
     assert_int_equal(t->bytes, bytes);
     assert_int_equal(t->last, bytes);
-    assert_true(t->most_step <= chunk_bytes);
+    assert_true(t->max_step <= chunk_bytes);
     assert_int_equal(t->calls, (bytes + chunk_bytes - 1) / chunk_bytes);
     assert_int_equal(group_of(s->offload, group).copied_bytes, bytes);
     *t = (told){.calls = 0};
@@ -278,11 +278,11 @@ TEST(progress)
 TEST(stages_pin_little)
 {
     const bp_backing backings[] = {BP_BACKING_STAGED, BP_BACKING_AUTO, BP_BACKING_AUTO, BP_BACKING_STAGED};
-    const uint64_t most[] = {16 * PAGE, 16 * PAGE, 3 * PAGE, 3 * PAGE}, want[] = {8 * PAGE, 8 * PAGE, 2 * PAGE, 0};
+    const uint64_t max[] = {16 * PAGE, 16 * PAGE, 3 * PAGE, 3 * PAGE}, want[] = {8 * PAGE, 8 * PAGE, 2 * PAGE, 0};
     for (int i = 0; i < 4; i++) {
         bp_pinned_config limits;
         assert_ok(bp_pinned_config_init(&limits, sizeof limits));
-        limits.most_bytes = most[i];
+        limits.most_bytes = max[i];
         limits.planned_bytes = PAGE;
         bp_device *device = new_device();
         bp_pinned *pinned = NULL;
@@ -291,7 +291,7 @@ TEST(stages_pin_little)
         config.pinned = pinned;
         STORE s = open_store(device, NULL, &config);
         char limit[32];
-        snprintf(limit, sizeof limit, "%llu", (unsigned long long)most[i]);
+        snprintf(limit, sizeof limit, "%llu", (unsigned long long)max[i]);
         if (want[i] > 0) {
             keep(&s, "optimizer");
             assert_int_equal(group_of(s.offload, "optimizer").host_bytes, bytes_of_group(&s, "optimizer"));

@@ -143,9 +143,9 @@ uint64_t random_below(uint64_t limit)
     return (z ^ z >> 31) % limit;
 }
 
-uint64_t random_between(uint64_t least, uint64_t most)
+uint64_t random_between(uint64_t min, uint64_t max)
 {
-    return least + random_below(most - least + 1);
+    return min + random_below(max - min + 1);
 }
 
 bool one_in(uint64_t chances)
@@ -158,7 +158,7 @@ instance random_instance(random_options options)
     instance in = {0};
     for (uint32_t i = 0; i < options.items; i++) {
         bool empty = options.empty && one_in(8), never_live = options.never_live && one_in(8);
-        add_item(&in, empty ? 0 : random_between(options.least_size, options.most_size));
+        add_item(&in, empty ? 0 : random_between(options.min_size, options.max_size));
         for (uint64_t intervals = never_live ? 0 : random_between(1, options.intervals); intervals > 0; intervals--) {
             uint64_t begin = random_below(options.steps);
             uint64_t left = options.steps - begin, longest = options.longest;

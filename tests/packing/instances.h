@@ -53,13 +53,13 @@ void check_for(const instance *in, bool holds, const char *condition, const char
 void seed(uint64_t value);
 uint64_t random_below(uint64_t limit);
 /* Inclusive on both ends. */
-uint64_t random_between(uint64_t least, uint64_t most);
+uint64_t random_between(uint64_t min, uint64_t max);
 bool one_in(uint64_t chances);
 
 typedef struct random_options {
     uint32_t items, steps, intervals; /* intervals: largest number of intervals of an item */
     uint32_t longest;                 /* interval, in steps; 0: unlimited */
-    uint64_t least_size, most_size;
+    uint64_t min_size, max_size;
     uint32_t pairs;         /* largest number of added conflicts */
     bool empty, never_live; /* some items of size 0, some never live */
 } random_options;

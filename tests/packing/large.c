@@ -173,6 +173,6 @@ bp_pack_result try_large(const instance *in)
 
 instance random_large(uint32_t items, uint32_t intervals)
 {
-    return random_instance((random_options){
-        .items = items, .steps = 2 * items, .intervals = intervals, .least_size = 1, .most_size = 1000});
+    return random_instance(
+        (random_options){.items = items, .steps = 2 * items, .intervals = intervals, .min_size = 1, .max_size = 1000});
 }

@@ -116,10 +116,10 @@ uint64_t naive_clique(const instance *in)
 typedef struct search {
     const instance *in;
     const bool *with;
-    uint32_t items[MOST_TRIED], count; /* items with a size that are live */
-    bool placed[MOST_TRIED];
-    uint64_t offsets[MOST_TRIED], least, limit;
-    uint64_t best[MOST_TRIED];
+    uint32_t items[MAX_TRIED], count; /* items with a size that are live */
+    bool placed[MAX_TRIED];
+    uint64_t offsets[MAX_TRIED], min, limit;
+    uint64_t best[MAX_TRIED];
 } search;
 
 static uint64_t size_of(const search *s, uint32_t i)
@@ -153,10 +153,10 @@ static uint64_t lowest(const search *s, uint32_t i)
  * higher, so this offset is free. */
 static void try_orders(search *s, uint32_t placed, uint64_t height)
 {
-    if (height >= s->least)
+    if (height >= s->min)
         return;
     if (placed == s->count) {
-        s->least = height;
+        s->min = height;
         memcpy(s->best, s->offsets, sizeof s->best);
         return;
     }
@@ -191,25 +191,25 @@ static bool try_offsets(search *s, uint32_t placed)
 
 static search start_search(const instance *in)
 {
-    search s = {.in = in, .with = naive_conflicts(in), .least = UINT64_MAX};
+    search s = {.in = in, .with = naive_conflicts(in), .min = UINT64_MAX};
     for (uint32_t i = 0; i < in->count; i++) {
         if (!naive_live(in, i))
             continue;
-        assert_true(s.count < MOST_TRIED);
+        assert_true(s.count < MAX_TRIED);
         s.items[s.count++] = i;
     }
     return s;
 }
 
-uint64_t naive_placement(const instance *in, uint64_t offsets[MOST_TRIED])
+uint64_t naive_placement(const instance *in, uint64_t offsets[MAX_TRIED])
 {
     search s = start_search(in);
     try_orders(&s, 0, 0);
     free((void *)s.with);
-    memset(offsets, 0, MOST_TRIED * sizeof *offsets);
+    memset(offsets, 0, MAX_TRIED * sizeof *offsets);
     for (uint32_t i = 0; i < s.count; i++)
         offsets[s.items[i]] = s.best[i];
-    return s.least;
+    return s.min;
 }
 
 uint64_t naive_optimum(const instance *in)
@@ -217,7 +217,7 @@ uint64_t naive_optimum(const instance *in)
     search s = start_search(in);
     try_orders(&s, 0, 0);
     free((void *)s.with);
-    return s.least;
+    return s.min;
 }
 
 uint64_t naive_grid_optimum(const instance *in)

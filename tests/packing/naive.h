@@ -5,7 +5,7 @@
 
 #include "instances.h"
 
-#define MOST_TRIED 8 /* largest number of items for the exhaustive search */
+#define MAX_TRIED 8 /* largest number of items for the exhaustive search */
 
 /* True if the item takes space: it has a size, and an interval or a conflict. */
 bool naive_live(const instance *in, uint32_t item);
@@ -24,6 +24,6 @@ uint64_t naive_optimum(const instance *in);
 /* The optimal height, by trying all whole offsets: for few items and small sizes. */
 uint64_t naive_grid_optimum(const instance *in);
 /* As naive_optimum, with an optimal placement. */
-uint64_t naive_placement(const instance *in, uint64_t offsets[MOST_TRIED]);
+uint64_t naive_placement(const instance *in, uint64_t offsets[MAX_TRIED]);
 
 #endif

@@ -131,8 +131,8 @@ TEST(test_random)
         instance in = random_instance((random_options){.items = (uint32_t)random_between(1, 25),
                                                        .steps = 30,
                                                        .intervals = 3,
-                                                       .least_size = 1,
-                                                       .most_size = 1000,
+                                                       .min_size = 1,
+                                                       .max_size = 1000,
                                                        .pairs = i % 2 * 20,
                                                        .empty = true,
                                                        .never_live = true});
@@ -170,7 +170,7 @@ TEST(test_large)
     seed(5);
     SCOPED(end_instance)
     instance in = random_instance(
-        (random_options){.items = 3000, .steps = 6000, .intervals = 3, .least_size = 1, .most_size = 1000});
+        (random_options){.items = 3000, .steps = 6000, .intervals = 3, .min_size = 1, .max_size = 1000});
     bp_pack_config config = new_config();
     config.work = 50000000;
     try_pack(&in, config);

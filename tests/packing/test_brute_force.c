@@ -40,13 +40,13 @@ TEST(test_references_agree)
         random_options options = {.items = (uint32_t)random_between(1, 5),
                                   .steps = (uint32_t)random_between(1, 6),
                                   .intervals = 2,
-                                  .least_size = 1,
-                                  .most_size = 4,
+                                  .min_size = 1,
+                                  .max_size = 4,
                                   .pairs = (uint32_t)random_below(4),
                                   .empty = true,
                                   .never_live = true};
         SCOPED(end_instance) instance in = random_instance(options);
-        uint64_t offsets[MOST_TRIED], optimum = naive_placement(&in, offsets);
+        uint64_t offsets[MAX_TRIED], optimum = naive_placement(&in, offsets);
         bool *with = naive_conflicts(&in);
         assert_for(&in, naive_grid_optimum(&in) == optimum);
         assert_for(&in, naive_check(&in, with, offsets, optimum) && naive_height(&in, offsets) == optimum);
@@ -59,14 +59,14 @@ TEST(test_references_agree)
 /* ---- families ------------------------------------------------------------------------------------------------------ */
 
 /* Enumerates all multisets of up to `most` items with sizes 1 to 3 and any sets of steps, from `kind` on. */
-static size_t try_sets(instance *in, uint32_t kind, uint32_t steps, uint32_t most)
+static size_t try_sets(instance *in, uint32_t kind, uint32_t steps, uint32_t max)
 {
     size_t tried = 0;
     uint32_t masks = (1U << steps) - 1;
-    for (; in->count < most && kind < 3 * masks; kind++) {
+    for (; in->count < max && kind < 3 * masks; kind++) {
         add_masked_item(in, 1 + kind / masks, 1 + kind % masks);
         assert_solved(in, tried % 16 == 0);
-        tried += 1 + try_sets(in, kind, steps, most);
+        tried += 1 + try_sets(in, kind, steps, max);
         drop_item(in);
     }
     return tried;
@@ -150,16 +150,15 @@ static void try_random(random_options options, int count)
 TEST(test_random)
 {
     seed(2);
-    try_random((random_options){.items = 7, .steps = 12, .intervals = 1, .least_size = 1, .most_size = 5}, 1500);
-    try_random((random_options){.items = 7, .steps = 20, .intervals = 4, .least_size = 1, .most_size = 9}, 1500);
-    try_random(
-        (random_options){.items = 7, .steps = 30, .intervals = 3, .least_size = 900, .most_size = 1100, .pairs = 6},
-        1500);
+    try_random((random_options){.items = 7, .steps = 12, .intervals = 1, .min_size = 1, .max_size = 5}, 1500);
+    try_random((random_options){.items = 7, .steps = 20, .intervals = 4, .min_size = 1, .max_size = 9}, 1500);
+    try_random((random_options){.items = 7, .steps = 30, .intervals = 3, .min_size = 900, .max_size = 1100, .pairs = 6},
+               1500);
     random_options odd = {.items = 7,
                           .steps = 9,
                           .intervals = 2,
-                          .least_size = 1,
-                          .most_size = 6,
+                          .min_size = 1,
+                          .max_size = 6,
                           .pairs = 8,
                           .empty = true,
                           .never_live = true};
@@ -172,10 +171,10 @@ TEST(test_random_graphs)
     seed(3);
     size_t above_bound = 0;
     for (int i = 0, times = share_of(3000); i < times; i++) {
-        uint64_t sizes[7], least = random_between(1, 20), most = least + random_below(10);
+        uint64_t sizes[7], min = random_between(1, 20), max = min + random_below(10);
         uint32_t count = (uint32_t)random_between(5, 7);
         for (uint32_t k = 0; k < count; k++)
-            sizes[k] = random_between(least, most);
+            sizes[k] = random_between(min, max);
         uint32_t edges = (uint32_t)random_below(1 << 21);
         if (one_in(2))
             edges = (edges & ~0x3FFU) | FIVE_CYCLE;

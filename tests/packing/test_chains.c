@@ -20,9 +20,9 @@ static void add_unit(instance *in, chain_options options, uint32_t kind)
 {
     uint64_t kept = random_below(UINT64_MAX);
     seed(kind);
-    uint64_t most = one_in(3) ? 1000 : 50, buckets = random_between(1, options.buckets);
+    uint64_t max = one_in(3) ? 1000 : 50, buckets = random_between(1, options.buckets);
     for (uint64_t i = 0; i < buckets; i++)
-        add_item(in, options.unit_bytes * random_between(1, most));
+        add_item(in, options.unit_bytes * random_between(1, max));
     seed(kept);
 }
 
@@ -68,9 +68,9 @@ static uint64_t sum_of_largest(const instance *in, const uint32_t *first, uint32
     return sum;
 }
 
-static chain_options random_chain(uint32_t most_units, uint32_t ahead)
+static chain_options random_chain(uint32_t max_units, uint32_t ahead)
 {
-    return (chain_options){.units = (uint32_t)random_between(1, most_units),
+    return (chain_options){.units = (uint32_t)random_between(1, max_units),
                            .buckets = (uint32_t)random_between(1, 4),
                            .ahead = ahead,
                            .kinds = one_in(3) ? 0 : (uint32_t)random_between(1, 5),

@@ -11,8 +11,8 @@
 static const random_options SMALL = {.items = 7,
                                      .steps = 12,
                                      .intervals = 3,
-                                     .least_size = 1,
-                                     .most_size = 5,
+                                     .min_size = 1,
+                                     .max_size = 5,
                                      .pairs = 5,
                                      .empty = true,
                                      .never_live = true};
@@ -69,7 +69,7 @@ TEST(test_random_placements)
         SCOPED(end_instance) instance in = random_instance(options);
         SCOPED(bp_packing_destroy) bp_packing *packing = make_packing(&in);
         bool *with = naive_conflicts(&in);
-        uint64_t offsets[MOST_TRIED], base = bases[one_in(4)];
+        uint64_t offsets[MAX_TRIED], base = bases[one_in(4)];
         for (int k = 0; k < 10; k++) {
             for (uint32_t item = 0; item < in.count; item++)
                 offsets[item] = base + random_below(one_in(2) ? 21 : 10);
@@ -89,7 +89,7 @@ TEST(test_moved_items)
         SCOPED(end_instance) instance in = random_instance(SMALL);
         SCOPED(bp_packing_destroy) bp_packing *packing = make_packing(&in);
         bool *with = naive_conflicts(&in);
-        uint64_t offsets[MOST_TRIED], bytes = naive_placement(&in, offsets);
+        uint64_t offsets[MAX_TRIED], bytes = naive_placement(&in, offsets);
         compare(&in, packing, with, offsets, bytes, &t);
         compare(&in, packing, with, offsets, bytes + 1, &t);
         if (bytes > 0)
@@ -114,7 +114,7 @@ TEST(test_one_wrong_of_many)
     seed(3);
     for (int i = 0; i < 60; i++) {
         random_options options = {
-            .items = 150, .steps = 400, .intervals = 4, .least_size = 10, .most_size = 300, .pairs = 200};
+            .items = 150, .steps = 400, .intervals = 4, .min_size = 10, .max_size = 300, .pairs = 200};
         SCOPED(end_instance) instance in = random_instance(options);
         SCOPED(bp_packing_destroy) bp_packing *packing = make_packing(&in);
         bool *with = naive_conflicts(&in);
@@ -174,7 +174,7 @@ TEST(test_bound)
     assert_true(extended > 100);
     for (int i = 0; i < 20; i++) {
         random_options options = {
-            .items = 120, .steps = 300, .intervals = 3, .least_size = 1, .most_size = 1000000, .pairs = i % 2 * 300};
+            .items = 120, .steps = 300, .intervals = 3, .min_size = 1, .max_size = 1000000, .pairs = i % 2 * 300};
         SCOPED(end_instance) instance in = random_instance(options);
         bound_of(&in);
     }

@@ -62,7 +62,7 @@ TEST(test_intervals_are_given_back)
 {
     seed(1);
     SCOPED(end_instance)
-    instance in = random_instance((random_options){.items = 20, .steps = 30, .intervals = 4, .most_size = 9});
+    instance in = random_instance((random_options){.items = 20, .steps = 30, .intervals = 4, .max_size = 9});
     SCOPED(bp_packing_destroy) bp_packing *packing = make_packing(&in);
     assert_int_equal(bp_packing_get_info(packing)->interval_count, in.interval_count);
     for (uint32_t i = 0; i < in.interval_count; i++) {

@@ -27,8 +27,8 @@ static instance random_small(int i)
                                             .steps = (uint32_t)random_between(1, 40),
                                             .intervals = (uint32_t)random_between(1, 3),
                                             .longest = (uint32_t)random_below(3) * 8,
-                                            .least_size = 1,
-                                            .most_size = random_between(1, 100),
+                                            .min_size = 1,
+                                            .max_size = random_between(1, 100),
                                             .pairs = i % 3 == 0 ? 20 : 0,
                                             .empty = true,
                                             .never_live = true});
@@ -168,7 +168,7 @@ static void try_passes(const instance *in, part *p)
     assert_for(in, !bp_skyline_pass(skyline, p->t->bound, &work, p->offsets));
     bp_skyline_destroy(&skyline);
     assert_null(skyline);
-    if (p->t->count <= MOST_TRIED && in->count == p->t->count)
+    if (p->t->count <= MAX_TRIED && in->count == p->t->count)
         assert_for(in, best >= naive_optimum(in));
 }
 

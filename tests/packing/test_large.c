@@ -28,8 +28,8 @@ TEST(test_declared_conflicts)
         instance in = random_instance((random_options){.items = 7000,
                                                        .steps = 5000,
                                                        .intervals = intervals,
-                                                       .least_size = 1,
-                                                       .most_size = 200,
+                                                       .min_size = 1,
+                                                       .max_size = 200,
                                                        .pairs = 3000,
                                                        .empty = true,
                                                        .never_live = true});

@@ -16,8 +16,8 @@ static instance random_small(void)
                                             .steps = (uint32_t)random_between(1, 14),
                                             .intervals = 2,
                                             .longest = (uint32_t)random_below(5),
-                                            .least_size = 1,
-                                            .most_size = 9,
+                                            .min_size = 1,
+                                            .max_size = 9,
                                             .pairs = (uint32_t)random_below(2) * 5,
                                             .empty = true,
                                             .never_live = true});
@@ -30,8 +30,8 @@ static instance random_hard(void)
                                             .steps = (uint32_t)random_between(40, 120),
                                             .intervals = (uint32_t)random_between(1, 3),
                                             .longest = (uint32_t)random_below(3) * 10,
-                                            .least_size = 1,
-                                            .most_size = 1000,
+                                            .min_size = 1,
+                                            .max_size = 1000,
                                             .pairs = (uint32_t)random_below(2) * 40});
 }
 
@@ -108,7 +108,7 @@ TEST(test_known_small)
     seed(3);
     for (int i = 0, times = share_of(1500); i < times; i++) {
         SCOPED(end_instance) instance in = random_small();
-        uint64_t known[MOST_TRIED], optimum = naive_placement(&in, known), height = optimum;
+        uint64_t known[MAX_TRIED], optimum = naive_placement(&in, known), height = optimum;
         if (i % 2 == 0)
             height = pile(&in, 3, known);
         for (uint32_t item = 0; item < in.count; item++)
@@ -158,7 +158,7 @@ TEST(test_known_is_checked)
     size_t refused = 0;
     for (int i = 0, times = share_of(2000); i < times; i++) {
         SCOPED(end_instance) instance in = random_small();
-        uint64_t known[MOST_TRIED];
+        uint64_t known[MAX_TRIED];
         naive_placement(&in, known);
         uint32_t item = (uint32_t)random_below(in.count);
         known[item] = one_in(4) ? UINT64_MAX - random_below(in.sizes[item] + 1) : known[random_below(in.count)];
@@ -190,20 +190,20 @@ static void assert_same(const instance *in, const answer *a, const answer *b)
 }
 
 /* Results are deterministic, and more work never gives more bytes. */
-static void try_works(const instance *in, uint64_t capacity, uint64_t most_work, uint64_t factor)
+static void try_works(const instance *in, uint64_t capacity, uint64_t max_work, uint64_t factor)
 {
-    uint64_t least = UINT64_MAX;
-    for (uint64_t work = 1; work <= most_work; work *= factor) {
+    uint64_t min = UINT64_MAX;
+    for (uint64_t work = 1; work <= max_work; work *= factor) {
         bp_pack_config config = new_config();
         config.work = work;
         config.capacity = capacity;
         SCOPED(end_answer) answer a = solve(in, config), b = solve(in, config);
         assert_same(in, &a, &b);
-        if (a.result.bytes > least)
-            print_error("%llu bytes with less work, %llu with %llu, capacity %llu\n", (unsigned long long)least,
+        if (a.result.bytes > min)
+            print_error("%llu bytes with less work, %llu with %llu, capacity %llu\n", (unsigned long long)min,
                         (unsigned long long)a.result.bytes, (unsigned long long)work, (unsigned long long)capacity);
-        assert_for(in, a.result.bytes <= least);
-        least = a.result.bytes;
+        assert_for(in, a.result.bytes <= min);
+        min = a.result.bytes;
     }
 }
 
@@ -231,8 +231,8 @@ TEST(test_more_work_small)
                                                        .steps = (uint32_t)random_between(5, 30),
                                                        .intervals = (uint32_t)random_between(1, 3),
                                                        .longest = (uint32_t)random_below(4) * 2,
-                                                       .least_size = 1,
-                                                       .most_size = random_between(1, 12),
+                                                       .min_size = 1,
+                                                       .max_size = random_between(1, 12),
                                                        .pairs = (uint32_t)random_below(2) * 6});
         try_works(&in, 0, 4000000, 2);
     }

@@ -228,8 +228,8 @@ TEST(test_small)
                                   .steps = (uint32_t)random_between(2, 16),
                                   .intervals = (uint32_t)random_between(1, 3),
                                   .longest = (uint32_t)random_below(5),
-                                  .least_size = 1,
-                                  .most_size = random_between(1, 50),
+                                  .min_size = 1,
+                                  .max_size = random_between(1, 50),
                                   .pairs = (uint32_t)random_below(2) * 6,
                                   .empty = true,
                                   .never_live = true};
@@ -246,8 +246,8 @@ TEST(test_larger)
                                   .steps = (uint32_t)random_between(10, 60),
                                   .intervals = (uint32_t)random_between(1, 3),
                                   .longest = (uint32_t)random_below(3) * 8,
-                                  .least_size = 1,
-                                  .most_size = random_between(1, 1000),
+                                  .min_size = 1,
+                                  .max_size = random_between(1, 1000),
                                   .pairs = (uint32_t)random_below(2) * 20};
         SCOPED(end_instance) instance in = random_instance(options);
         bp_pack_config config = new_config();
@@ -267,8 +267,8 @@ TEST(test_same_offsets)
         instance in = random_instance((random_options){.items = (uint32_t)random_between(2, 40),
                                                        .steps = (uint32_t)random_between(2, 40),
                                                        .intervals = (uint32_t)random_between(1, 3),
-                                                       .least_size = 1,
-                                                       .most_size = 1000});
+                                                       .min_size = 1,
+                                                       .max_size = 1000});
         bp_pack_config config = new_config();
         config.work = (uint64_t)random_between(1, 1000000);
         SCOPED(end_answer) answer before = solve(&in, config);
@@ -290,8 +290,8 @@ TEST(test_more_takes_no_less)
         random_options options = {.items = (uint32_t)random_between(2, 8),
                                   .steps = 12,
                                   .intervals = 2,
-                                  .least_size = 1,
-                                  .most_size = 20,
+                                  .min_size = 1,
+                                  .max_size = 20,
                                   .pairs = 3};
         SCOPED(end_instance) instance in = random_instance(options);
         uint64_t before = solved_optimum(&in), added = random_between(1, 9);

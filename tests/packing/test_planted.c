@@ -10,10 +10,10 @@
 #include "planted.h"
 #include "support/brief.h"
 
-static planted_options random_options_of(uint32_t least_items, uint32_t most_items)
+static planted_options random_options_of(uint32_t min_items, uint32_t max_items)
 {
     static const uint64_t bytes[] = {20, 100, 1000, 1048576, UINT64_C(1) << 40};
-    return (planted_options){.items = (uint32_t)random_between(least_items, most_items),
+    return (planted_options){.items = (uint32_t)random_between(min_items, max_items),
                              .bytes = bytes[random_below(5)],
                              .steps = random_between(10, 60),
                              .wheels = one_in(2),
@@ -38,8 +38,8 @@ TEST(test_planted_placements_hold)
         pairs += p.in.pair_count > 0;
         free(with);
     }
-    const size_t least = (size_t)share_of(100);
-    assert_true(wheels > least && gaps > least && pairs > least);
+    const size_t min = (size_t)share_of(100);
+    assert_true(wheels > min && gaps > min && pairs > min);
 }
 
 TEST(test_found)

@@ -20,8 +20,8 @@ static instance random_swept(int i)
                                             .steps = (uint32_t)random_between(2, 16),
                                             .intervals = (uint32_t)random_between(1, 2),
                                             .longest = 6,
-                                            .least_size = 1,
-                                            .most_size = random_between(1, 9),
+                                            .min_size = 1,
+                                            .max_size = random_between(1, 9),
                                             .pairs = i % 3 == 0 ? 20 : 0});
 }
 
@@ -91,8 +91,8 @@ TEST(test_same_verdicts_as_branch_and_bound)
             bp_order order = {0};
             assert_ok(bp_problem_init(&timelines.parts[k], &p));
             assert_ok(bp_order_init(&p, &order));
-            uint64_t least = climb(&in, &p, &order);
-            for (uint64_t capacity = p.bound > 0 ? p.bound - 1 : 0; capacity <= least; capacity++)
+            uint64_t min = climb(&in, &p, &order);
+            for (uint64_t capacity = p.bound > 0 ? p.bound - 1 : 0; capacity <= min; capacity++)
                 compare_verdicts(&in, &p, &order, capacity);
             bp_order_finish(&order);
             bp_problem_finish(&p);

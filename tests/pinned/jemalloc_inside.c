@@ -248,14 +248,14 @@ static void test_very_many(void **state)
 {
     DEVICE *device = new_device();
     bp_pinned *pinned = new_jemalloc(device, 512 * MIB);
-    const size_t most = 20000;
-    void **pieces = calloc(most, sizeof *pieces);
+    const size_t max = 20000;
+    void **pieces = calloc(max, sizeof *pieces);
     assert_non_null(pieces);
-    for (size_t i = 0; i < most; i++) {
+    for (size_t i = 0; i < max; i++) {
         assert_ok(bp_pinned_allocate(pinned, 17 * KIB, 0, &pieces[i]));
         memset(pieces[i], (int)i, 16);
     }
-    for (size_t i = 0; i < most; i++) {
+    for (size_t i = 0; i < max; i++) {
         const uint8_t *bytes = pieces[i];
         assert_true(bytes[0] == (uint8_t)i && bytes[15] == (uint8_t)i);
         assert_ok(bp_pinned_free(pinned, pieces[i]));

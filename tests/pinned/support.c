@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#define MOST_RANGES 4096
+#define MAX_RANGES 4096
 
 void assert_status(bp_status status, bp_status expected, const char *word, const char *call, const char *file, int line)
 {
@@ -24,7 +24,7 @@ typedef struct range {
 
 static struct {
     pthread_mutex_t lock;
-    range ranges[MOST_RANGES];
+    range ranges[MAX_RANGES];
     size_t count;
     bool misused;
     bp_device *host, *pinning;
@@ -49,7 +49,7 @@ static bp_status pin(void *self, void *address, uint64_t bytes)
     for (size_t i = 0; i < tracker.count; i++)
         if (from < tracker.ranges[i].to && tracker.ranges[i].from < to)
             misuse("pinned twice", address, bytes);
-    if (tracker.count < MOST_RANGES)
+    if (tracker.count < MAX_RANGES)
         tracker.ranges[tracker.count++] = (range){from, to};
     pthread_mutex_unlock(&tracker.lock);
     return BP_OK;
@@ -173,7 +173,7 @@ bp_pinned_statistics statistics_of(const bp_pinned *pinned)
 
 /* ---- the walk ------------------------------------------------------------------------------------------------------ */
 
-#define MOST_PIECES 300
+#define MAX_PIECES 300
 
 typedef struct piece {
     uint8_t *address;
@@ -189,13 +189,13 @@ uint64_t next_random(uint64_t *state)
 }
 
 /* Sizes of all magnitudes. */
-static uint64_t random_bytes(uint64_t *state, uint64_t most)
+static uint64_t random_bytes(uint64_t *state, uint64_t max)
 {
     uint64_t magnitude = 1;
-    for (uint64_t turns = next_random(state) % 32; turns > 0 && magnitude < most; turns--)
+    for (uint64_t turns = next_random(state) % 32; turns > 0 && magnitude < max; turns--)
         magnitude *= 2;
     const uint64_t bytes = 1 + next_random(state) % magnitude;
-    return bytes < most ? bytes : most;
+    return bytes < max ? bytes : max;
 }
 
 /* Both ends, and something of every page. */
@@ -250,13 +250,13 @@ static void drop(bp_pinned *pinned, piece *pieces, size_t *count, size_t which)
 
 void walk(bp_pinned *pinned, uint64_t seed, unsigned steps, uint64_t most_bytes, unsigned *refused)
 {
-    piece pieces[MOST_PIECES];
+    piece pieces[MAX_PIECES];
     size_t count = 0;
     uint64_t state = seed * 77 + 1;
     for (unsigned step = 0; step < steps; step++) {
         /* in turns more come and more go, so that it fills and empties */
         const bool grows = next_random(&state) % 8 < (step / 100 % 2 == 0 ? 6 : 2);
-        if (grows && count < MOST_PIECES) {
+        if (grows && count < MAX_PIECES) {
             if (add(pinned, pieces, count, &state, most_bytes))
                 count++;
             else if (refused != NULL)

@@ -23,7 +23,7 @@ static void assert_bounds(const bp_plan *plan, const scenario *w, const naive_re
         assert_int_equal(role->lower_bound_bytes, bound);
         assert_int_equal(role->lower_bound_step, first_step);
         total += bound;
-        bool seen[MOST_REQUESTS] = {false};
+        bool seen[MAX_REQUESTS] = {false};
         for (size_t k = 0; k < role->witness_count; k++) {
             size_t found = 0;
             while (found < all->count && all->items[found].id != role->witnesses[k])
@@ -35,16 +35,16 @@ static void assert_bounds(const bp_plan *plan, const scenario *w, const naive_re
             sum += aligned(all->items[found].bytes);
         }
         assert_int_equal(sum, bound);
-        uint32_t most_units = 0;
+        uint32_t max_units = 0;
         for (uint32_t step = 0; step < steps; step++) {
             uint64_t units = 0;
             for (size_t i = 0; i < all->count; i++)
                 if (all->items[i].role == role->role && live_at(&all->items[i], step))
                     units |= UINT64_C(1) << all->items[i].unit;
             uint32_t count = (uint32_t)__builtin_popcountll(units);
-            most_units = count > most_units ? count : most_units;
+            max_units = count > max_units ? count : max_units;
         }
-        assert_int_equal(role->live_units, most_units);
+        assert_int_equal(role->live_units, max_units);
     }
     assert_int_equal(info->lower_bound_bytes, total);
     assert_true(!info->feasible || info->bytes >= total);
@@ -265,7 +265,7 @@ static void assert_fixed_holds(const scenario *w, uint32_t copies, bp_fallback f
         }
         rest.count = 0;
         /* The buffer of each position in a unit holds the largest padded bucket of that position. */
-        uint64_t position_bytes[MOST_REQUESTS] = {0};
+        uint64_t position_bytes[MAX_REQUESTS] = {0};
         int32_t last_unit = -1;
         size_t position = 0;
         for (size_t i = 0; i < all.count; i++) {

@@ -13,7 +13,7 @@
 #include "naive.h"
 #include "support/scenarios.h"
 
-#define MOST_UNITS 64
+#define MAX_UNITS 64
 
 void naive_collect(const scenario *s, naive_requests *all)
 {
@@ -29,7 +29,7 @@ void naive_collect(const scenario *s, naive_requests *all)
         naive.intervals = intervals_of(s->schedule, i, &naive.interval_count);
         if (naive.interval_count == 0 || naive.bytes == 0)
             continue;
-        assert_true(all->count < MOST_REQUESTS);
+        assert_true(all->count < MAX_REQUESTS);
         all->items[all->count++] = naive;
     }
 }
@@ -131,7 +131,7 @@ uint64_t naive_bound(const naive_requests *all, uint32_t steps, uint32_t role, u
 
 /* Conflict graph of a role's units, restricted to `chosen`. */
 typedef struct conflicts {
-    bool exists[MOST_UNITS], with[MOST_UNITS][MOST_UNITS];
+    bool exists[MAX_UNITS], with[MAX_UNITS][MAX_UNITS];
 } conflicts;
 
 static void naive_conflicts(const naive_requests *all, uint32_t role, uint64_t chosen, uint32_t steps, conflicts *graph)
@@ -156,9 +156,9 @@ static void naive_conflicts(const naive_requests *all, uint32_t role, uint64_t c
 /* True if the units from `unit` on can be assigned copies; exhaustive. */
 static bool naive_assign(const conflicts *graph, uint32_t *copy_of, uint32_t unit, uint32_t copies)
 {
-    while (unit < MOST_UNITS && !graph->exists[unit])
+    while (unit < MAX_UNITS && !graph->exists[unit])
         unit++;
-    if (unit == MOST_UNITS)
+    if (unit == MAX_UNITS)
         return true;
     for (uint32_t copy = 0; copy < copies; copy++) {
         bool free_copy = true;
@@ -174,7 +174,7 @@ static bool naive_assign(const conflicts *graph, uint32_t *copy_of, uint32_t uni
 uint32_t naive_copies(const naive_requests *all, uint32_t role, uint64_t chosen, uint32_t steps)
 {
     conflicts graph;
-    uint32_t copy_of[MOST_UNITS], copies = 0;
+    uint32_t copy_of[MAX_UNITS], copies = 0;
     naive_conflicts(all, role, chosen, steps, &graph);
     while (!naive_assign(&graph, copy_of, 0, copies))
         copies++;
@@ -227,7 +227,7 @@ uint64_t naive_set_bytes(const naive_requests *all, uint32_t role)
 /* True if two units have equal buckets in a role: unpadded elements and dtypes in order. */
 static bool naive_equal_units(const naive_requests *all, uint32_t role, int32_t a, int32_t b)
 {
-    const naive_request *items[2][MOST_REQUESTS];
+    const naive_request *items[2][MAX_REQUESTS];
     size_t counts[2] = {0, 0};
     for (size_t i = 0; i < all->count; i++)
         for (int side = 0; side < 2; side++)
@@ -247,9 +247,9 @@ uint64_t naive_pooled_units(const naive_requests *all, uint32_t role)
     for (size_t i = 0; i < all->count; i++)
         if (all->items[i].role == role)
             present |= UINT64_C(1) << all->items[i].unit;
-    for (int32_t u = 0; u < MOST_UNITS; u++) {
+    for (int32_t u = 0; u < MAX_UNITS; u++) {
         uint64_t same = 0;
-        for (int32_t v = 0; v < MOST_UNITS; v++)
+        for (int32_t v = 0; v < MAX_UNITS; v++)
             if ((present >> u & 1) && (present >> v & 1) && naive_equal_units(all, role, u, v))
                 same |= UINT64_C(1) << v;
         if (__builtin_popcountll(same) > __builtin_popcountll(best))

@@ -23,7 +23,7 @@ typedef struct naive_request {
 /* All requests that are ever live and not empty. */
 typedef struct naive_requests {
     size_t count;
-    naive_request items[MOST_REQUESTS];
+    naive_request items[MAX_REQUESTS];
 } naive_requests;
 
 void naive_collect(const scenario *s, naive_requests *all);

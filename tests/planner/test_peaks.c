@@ -100,12 +100,12 @@ static uint64_t live_bytes_in(const scenario *s, uint32_t unit, uint32_t role, u
     return sum;
 }
 
-#define MOST_UNITS 8
+#define MAX_UNITS 8
 
 /* A step's holders as a string, for comparison. */
 typedef struct step_set {
     uint64_t sum;
-    uint64_t bytes[MOST_UNITS][BP_ROLE_COUNT];
+    uint64_t bytes[MAX_UNITS][BP_ROLE_COUNT];
 } step_set;
 
 static step_set set_of(const scenario *s, uint32_t roles, uint32_t step)
@@ -124,7 +124,7 @@ static step_set set_of(const scenario *s, uint32_t roles, uint32_t step)
 static bool holds_all(const step_set *set, const step_set *all)
 {
     bool holds = true;
-    for (int unit = 0; unit < MOST_UNITS; unit++)
+    for (int unit = 0; unit < MAX_UNITS; unit++)
         for (int role = 0; role < BP_ROLE_COUNT; role++)
             holds = holds && set->bytes[unit][role] >= all->bytes[unit][role];
     return holds;
@@ -170,7 +170,7 @@ TEST(test_peaks_of_any_schedule)
 {
     for (uint32_t round = 0; round < 120; round++) {
         seed(round);
-        bp_model *model = round % 10 == 0 ? make_fp8() : random_model(1 + random_below(MOST_UNITS));
+        bp_model *model = round % 10 == 0 ? make_fp8() : random_model(1 + random_below(MAX_UNITS));
         scenario_options options = DEFAULTS;
         options.roles = PARAM | GRAD | (random_below(3) == 0 ? STATE : 0) | (round % 10 == 0 ? TRANSPOSE : 0);
         options.prefetch = random_below(4);

@@ -16,7 +16,7 @@
 
 #define UNITS 5000u
 #define GROWTH 4u
-#define MOST_TIMES 10
+#define MAX_TIMES 10
 #define MOST_BYTES 6
 #define NOISE 0.02 /* seconds: page faults dominate shorter stages */
 #define TRIES 8
@@ -51,7 +51,7 @@ void *__wrap_realloc(void *memory, size_t bytes)
 
 /* ---- stages --------------------------------------------------------------------------------------------------------- */
 
-enum { MOST_STAGES = 32 };
+enum { MAX_STAGES = 32 };
 
 typedef struct figure {
     char stage[48];
@@ -60,7 +60,7 @@ typedef struct figure {
 } figure;
 
 typedef struct figures {
-    figure list[MOST_STAGES];
+    figure list[MAX_STAGES];
     size_t count;
     double began;
 } figures;
@@ -80,7 +80,7 @@ static void begin_stage(figures *f)
 
 static void end_stage(figures *f, const char *stage, const char *policy)
 {
-    assert_true(f->count < MOST_STAGES);
+    assert_true(f->count < MAX_STAGES);
     figure *added = &f->list[f->count++];
     *added = (figure){.seconds = processor_seconds() - f->began, .bytes = bytes_asked};
     snprintf(added->stage, sizeof added->stage, "%s %s", stage, policy);
@@ -162,13 +162,13 @@ static void run_stages(const subject *s, uint32_t units, figures *f)
 
 static bool is_slow(const figure *small, const figure *large)
 {
-    return large->seconds > MOST_TIMES * small->seconds + NOISE;
+    return large->seconds > MAX_TIMES * small->seconds + NOISE;
 }
 
 /* Repeats the stages until the least processor times grow little enough. */
 static void assert_growth(const subject *s)
 {
-    figures least[2];
+    figures min[2];
     size_t grows = 1;
     for (int i = 0; i < TRIES && grows > 0; i++) {
         grows = 0;
@@ -176,15 +176,15 @@ static void assert_growth(const subject *s)
             figures now;
             run_stages(s, k == 0 ? UNITS : GROWTH * UNITS, &now);
             for (size_t stage = 0; i > 0 && stage < now.count; stage++)
-                if (least[k].list[stage].seconds < now.list[stage].seconds)
-                    now.list[stage].seconds = least[k].list[stage].seconds;
-            least[k] = now;
+                if (min[k].list[stage].seconds < now.list[stage].seconds)
+                    now.list[stage].seconds = min[k].list[stage].seconds;
+            min[k] = now;
         }
-        for (size_t stage = 0; stage < least[0].count; stage++)
-            grows += is_slow(&least[0].list[stage], &least[1].list[stage]);
+        for (size_t stage = 0; stage < min[0].count; stage++)
+            grows += is_slow(&min[0].list[stage], &min[1].list[stage]);
     }
-    for (size_t stage = 0; stage < least[0].count; stage++) {
-        const figure *small = &least[0].list[stage], *large = &least[1].list[stage];
+    for (size_t stage = 0; stage < min[0].count; stage++) {
+        const figure *small = &min[0].list[stage], *large = &min[1].list[stage];
         bool big = large->bytes > MOST_BYTES * small->bytes;
         if (big || is_slow(small, large))
             print_error("%s: %u units take %.4f s and %llu bytes, %u take %.4f s and %llu bytes\n", small->stage, UNITS,

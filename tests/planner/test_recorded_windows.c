@@ -10,9 +10,9 @@
 #include "planner/schedule/schedule.h"
 #include "support/scenarios.h"
 
-#define MOST_EVENTS 64
-#define MOST_UNITS 6
-#define MOST_HELD 18 /* requests */
+#define MAX_EVENTS 64
+#define MAX_UNITS 6
+#define MAX_HELD 18 /* requests */
 
 /* ---- recordings ----------------------------------------------------------------------------------------------------- */
 
@@ -32,8 +32,8 @@ static uint32_t random_lane(void)
 static bp_model *record_at_random(uint32_t units)
 {
     bp_model *model = new_model();
-    int32_t unit_of[MOST_HELD], bucket_of[MOST_HELD];
-    bool live[MOST_HELD] = {false}, used[MOST_HELD] = {false};
+    int32_t unit_of[MAX_HELD], bucket_of[MAX_HELD];
+    bool live[MAX_HELD] = {false}, used[MAX_HELD] = {false};
     size_t held = 0;
     for (uint32_t u = 0; u < units; u++) {
         int32_t unit = add_numbered_unit(model, u);
@@ -94,12 +94,12 @@ static void end_recording(recording *r)
 
 typedef struct reference {
     uint32_t requests, steps;
-    int32_t unit_of[MOST_HELD], bucket_of[MOST_HELD];
-    uint64_t bytes[MOST_HELD];
-    bp_model_event events[MOST_EVENTS];
-    uint32_t run_of[MOST_EVENTS]; /* of acquires: consecutive ones of one unit on one lane */
-    bool live[MOST_EVENTS][MOST_HELD];
-    uint32_t window[MOST_EVENTS][MOST_HELD][MOST_HELD]; /* step, earlier, later: the distance, 0: none */
+    int32_t unit_of[MAX_HELD], bucket_of[MAX_HELD];
+    uint64_t bytes[MAX_HELD];
+    bp_model_event events[MAX_EVENTS];
+    uint32_t run_of[MAX_EVENTS]; /* of acquires: consecutive ones of one unit on one lane */
+    bool live[MAX_EVENTS][MAX_HELD];
+    uint32_t window[MAX_EVENTS][MAX_HELD][MAX_HELD]; /* step, earlier, later: the distance, 0: none */
 } reference;
 
 static uint32_t lane_of(const bp_model_event *event)
@@ -117,7 +117,7 @@ static void read_recording(const recording *r, reference *t)
     memset(t, 0, sizeof *t);
     t->requests = (uint32_t)bp_buckets_get_info(r->buckets)->request_count;
     t->steps = (uint32_t)bp_model_get_info(r->model)->event_count;
-    assert_true(t->requests <= MOST_HELD && t->steps <= MOST_EVENTS);
+    assert_true(t->requests <= MAX_HELD && t->steps <= MAX_EVENTS);
     for (uint32_t i = 0; i < t->requests; i++) {
         bp_request request = bp_buckets_get_info(r->buckets)->requests[i];
         bp_bucket bucket = bp_buckets_get_info(r->buckets)->buckets[request.bucket];
@@ -127,7 +127,7 @@ static void read_recording(const recording *r, reference *t)
     }
     const bp_model_event *before = NULL;
     uint32_t run = 0;
-    bool live[MOST_HELD] = {false};
+    bool live[MAX_HELD] = {false};
     for (uint32_t step = 0; step < t->steps; step++) {
         bp_model_event *event = &t->events[step];
         event->size = sizeof *event;
@@ -231,7 +231,7 @@ TEST(test_windows_against_reference)
     for (uint32_t round = 0; round < 3000; round++) {
         seed(round);
         uint32_t width = random_below(8) == 0 ? UINT32_MAX : random_below(5);
-        SCOPED(end_recording) recording r = record(record_at_random(1 + random_below(MOST_UNITS)), width);
+        SCOPED(end_recording) recording r = record(record_at_random(1 + random_below(MAX_UNITS)), width);
         read_recording(&r, &t);
         find_reference_windows(&t, width);
         overlaps += assert_overlaps(&t, r.schedule);

@@ -10,8 +10,8 @@
 #include "planner/schedule/schedule.h"
 #include "support/scenarios.h"
 
-#define MOST_PLAYED_UNITS 6
-#define MOST_PLAYED_STEPS 256
+#define MAX_PLAYED_UNITS 6
+#define MAX_PLAYED_STEPS 256
 
 static bp_schedule_config default_config(void)
 {
@@ -28,17 +28,17 @@ typedef struct player {
     const bp_schedule_config *config;
     bool transposes;
     int n, g;
-    int forward_depth[MOST_PLAYED_UNITS], backward_depth[MOST_PLAYED_UNITS];
-    bool for_forward[MOST_PLAYED_UNITS], for_backward[MOST_PLAYED_UNITS], kept[MOST_PLAYED_UNITS];
-    bool for_recompute[MOST_PLAYED_UNITS], transposed[MOST_PLAYED_UNITS], gradient[MOST_PLAYED_UNITS];
-    bool live[MOST_PLAYED_STEPS][MOST_PLAYED_UNITS][KINDS];
-    bp_step steps[MOST_PLAYED_STEPS];
+    int forward_depth[MAX_PLAYED_UNITS], backward_depth[MAX_PLAYED_UNITS];
+    bool for_forward[MAX_PLAYED_UNITS], for_backward[MAX_PLAYED_UNITS], kept[MAX_PLAYED_UNITS];
+    bool for_recompute[MAX_PLAYED_UNITS], transposed[MAX_PLAYED_UNITS], gradient[MAX_PLAYED_UNITS];
+    bool live[MAX_PLAYED_STEPS][MAX_PLAYED_UNITS][KINDS];
+    bp_step steps[MAX_PLAYED_STEPS];
     int step_count;
 } player;
 
 static void note_step(player *p, bp_phase phase, int unit, int forward_unit)
 {
-    assert_true(p->step_count < MOST_PLAYED_STEPS);
+    assert_true(p->step_count < MAX_PLAYED_STEPS);
     for (int u = 0; u < p->n; u++) {
         bool *live = p->live[p->step_count][u];
         live[ROW_WISE] = p->for_forward[u] || p->for_backward[u] || p->for_recompute[u] || p->kept[u];
@@ -175,7 +175,7 @@ static size_t list_requests(const player *p, int *unit_of, int *kind_of)
 
 static void assert_same_steps(const player *p, const bp_schedule *schedule)
 {
-    int unit_of[MOST_PLAYED_UNITS * KINDS], kind_of[MOST_PLAYED_UNITS * KINDS];
+    int unit_of[MAX_PLAYED_UNITS * KINDS], kind_of[MAX_PLAYED_UNITS * KINDS];
     size_t requests = list_requests(p, unit_of, kind_of);
     assert_int_equal(bp_schedule_get_info(schedule)->step_count, p->step_count);
     for (uint32_t t = 0; t < (uint32_t)p->step_count; t++) {
@@ -191,7 +191,7 @@ static void assert_same_steps(const player *p, const bp_schedule *schedule)
 /* The library shortens pipelines, so only their conflicts are compared. */
 static void assert_same_conflicts(const player *p, const bp_schedule *schedule)
 {
-    int unit_of[MOST_PLAYED_UNITS * KINDS], kind_of[MOST_PLAYED_UNITS * KINDS];
+    int unit_of[MAX_PLAYED_UNITS * KINDS], kind_of[MAX_PLAYED_UNITS * KINDS];
     size_t requests = list_requests(p, unit_of, kind_of);
     for (size_t a = 0; a < requests; a++) {
         for (size_t b = 0; b < a; b++) {
@@ -230,8 +230,8 @@ TEST(test_options_against_simulated_runtime)
 {
     for (uint32_t round = 0; round < 4000; round++) {
         seed(round);
-        uint32_t n = 1 + random_below(MOST_PLAYED_UNITS);
-        bp_unit_prefetch overrides[MOST_PLAYED_UNITS];
+        uint32_t n = 1 + random_below(MAX_PLAYED_UNITS);
+        bp_unit_prefetch overrides[MAX_PLAYED_UNITS];
         bp_schedule_config config;
         draw_config(&config, overrides, n);
         static player p;

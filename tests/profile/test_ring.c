@@ -65,7 +65,7 @@ TEST(slept_through_a_lap)
 
 #define TINY 2u
 #define SIGNALS 6000u
-#define MOST_EVENTS 100000000u
+#define MAX_EVENTS 100000000u
 
 static const kit *interrupted;
 static volatile sig_atomic_t signals;
@@ -102,7 +102,7 @@ TEST(interrupted_anywhere)
     signals = 0;
     assert_int_equal(sigaction(SIGALRM, &action, &before), 0);
     assert_int_equal(setitimer(ITIMER_REAL, &often, NULL), 0);
-    for (unsigned i = 0; signals < (int)SIGNALS && i < MOST_EVENTS; i++) {
+    for (unsigned i = 0; signals < (int)SIGNALS && i < MAX_EVENTS; i++) {
         int seen = signals;
         bp_recorder_observer.note(k.pool, BP_EVENT_USE, param(&k, 0), k.streams[0]);
         if (signals == seen)

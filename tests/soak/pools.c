@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_IDS 64 /* of one event of a schedule */
+#define MAX_IDS 64 /* of one event of a schedule */
 #define EXPORTS 4
 
 /* A copy of a request's bytes, looked at in stream order. */
@@ -175,7 +175,7 @@ static void fill(bench *b, const uint32_t *ids, size_t count, void *const *addre
 
 static void acquire_ids(bench *b, const uint32_t *ids, size_t count, bp_stream *stream)
 {
-    void *addresses[MOST_IDS];
+    void *addresses[MAX_IDS];
     int acquired = 1;
     if (chance(b->dice, 3))
         must_ok(bp_pool_try_acquire(b->pool, ids, count, stream, addresses, &acquired));
@@ -208,9 +208,9 @@ void iterate(bench *b)
     for (size_t e = 0; e < schedule->event_count; e++) {
         const bp_schedule_event *event = &schedule->events[e];
         bp_stream *stream = b->streams[event->lane];
-        uint32_t ids[MOST_IDS];
+        uint32_t ids[MAX_IDS];
         size_t count = 0;
-        must(event->request_count <= MOST_IDS);
+        must(event->request_count <= MAX_IDS);
         for (uint32_t i = 0; i < event->request_count; i++)
             if (!is_held(b, event->first_request + i))
                 ids[count++] = event->first_request + i;
@@ -232,7 +232,7 @@ void hold_state(bench *b)
     bp_stream *stream = b->streams[BP_LANE_COMPUTE];
     for (uint32_t id = 0; id < plan->request_count; id++) {
         void *address;
-        if ((BP_ROLES_STATE & BP_ROLE_BIT(plan->requests[id].role)) == 0 || b->state_count == MOST_STATE)
+        if ((BP_ROLES_STATE & BP_ROLE_BIT(plan->requests[id].role)) == 0 || b->state_count == MAX_STATE)
             continue;
         must_ok(bp_pool_acquire(b->pool, &id, 1, stream, &address));
         fill(b, &id, 1, &address, stream);

@@ -27,10 +27,10 @@ static pid_t begin_child(void)
     return child;
 }
 
-static void end_child(soak *s, pid_t child, uint32_t most_us)
+static void end_child(soak *s, pid_t child, uint32_t max_us)
 {
     int status;
-    nanosleep(&(struct timespec){.tv_nsec = 1000 * (long)below(&s->dice, most_us)}, NULL);
+    nanosleep(&(struct timespec){.tv_nsec = 1000 * (long)below(&s->dice, max_us)}, NULL);
     must(kill(child, SIGKILL) == 0);
     must(waitpid(child, &status, 0) == child);
     must(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);

@@ -23,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MOST_SAMPLES 400
+#define MAX_SAMPLES 400
 
 /* ---- conditions and random numbers ---------------------------------------------------------------------------------- */
 
@@ -82,7 +82,7 @@ static const struct {
     [FILES] = {"files", 1, 8},        /* in the shared folder; the next process removes what a killed one began */
 };
 
-static uint64_t samples[MOST_SAMPLES][QUANTITIES];
+static uint64_t samples[MAX_SAMPLES][QUANTITIES];
 static size_t sample_count;
 
 static uint64_t entries_of(const char *folder)
@@ -130,7 +130,7 @@ static int count_file(const char *path, const struct stat *about, int type, stru
 static void measure(const soak *s)
 {
     uint64_t *sample = samples[sample_count];
-    if (sample_count == MOST_SAMPLES)
+    if (sample_count == MAX_SAMPLES)
         return;
     malloc_trim(0);
     const struct mallinfo2 heap = mallinfo2();
@@ -153,7 +153,7 @@ static int compare(const void *a, const void *b)
 
 static uint64_t median(quantity q, uint32_t quarter)
 {
-    uint64_t values[MOST_SAMPLES];
+    uint64_t values[MAX_SAMPLES];
     size_t count = 0;
     for (size_t i = sample_count * quarter / 4; i < sample_count * (quarter + 1) / 4; i++)
         values[count++] = samples[i][q];
@@ -322,7 +322,7 @@ int main(int count, char **words)
             break;
         run_round(&s);
         leak(&s, count > 7 ? words[7] : "");
-        if (share * MOST_SAMPLES >= (double)sample_count)
+        if (share * MAX_SAMPLES >= (double)sample_count)
             measure(&s);
         if (timed && elapsed / 60000000000u >= minute)
             show_progress(&s, minute++, amount / 60);

@@ -63,7 +63,7 @@ void packing_round(soak *s); /* offset assignment of random instances */
 
 typedef enum device_kind { HOST = 0, NONE = 1, CUDA = 2 } device_kind; /* of a device */
 #define LANES 4
-#define MOST_STATE 128
+#define MAX_STATE 128
 
 /* A pool of a random plan, with its device, streams and pinned memory for reading. */
 typedef struct bench {
@@ -78,7 +78,7 @@ typedef struct bench {
     uint8_t *tags;      /* the byte that a request was filled with */
     uint8_t tag;
     bool has_memory;
-    uint32_t state[MOST_STATE]; /* requests of state roles that hold_state acquired */
+    uint32_t state[MAX_STATE]; /* requests of state roles that hold_state acquired */
     size_t state_count;
 } bench;
 

@@ -280,7 +280,7 @@ static bp_caching_settings random_settings(void)
     return settings;
 }
 
-enum { MOST_LIVE = 80 };
+enum { MAX_LIVE = 80 };
 
 typedef struct program {
     bp_caching_allocator *allocator;
@@ -289,7 +289,7 @@ typedef struct program {
         bp_caching_block *block;
         uint64_t address;
         bool is_pending;
-    } live[MOST_LIVE];
+    } live[MAX_LIVE];
     size_t count;
     uint64_t active;
 } program;
@@ -364,7 +364,7 @@ TEST(test_random_programs)
                 uint32_t pool = random_below(2);
                 assert_ok(bp_caching_release(p.allocator, pool));
                 naive_release(&p.naive, pool);
-            } else if (p.count < MOST_LIVE && (p.count == 0 || choice < 55)) {
+            } else if (p.count < MAX_LIVE && (p.count == 0 || choice < 55)) {
                 allocate_in_both(&p);
             } else {
                 free_in_both(&p);

@@ -127,12 +127,12 @@ TEST(test_snapshots_are_played)
 
 /* ---- hand-made traces -------------------------------------------------------------------------------------------- */
 
-enum { MOST_EVENTS = 64, MOST_SEGMENTS = 8, MOST_BLOCKS = 16 };
+enum { MAX_EVENTS = 64, MOST_SEGMENTS = 8, MOST_BLOCKS = 16 };
 
 /* With segments at multiples of 1 GiB. */
 typedef struct made_trace {
     bp_trace trace;
-    bp_trace_event events[MOST_EVENTS];
+    bp_trace_event events[MAX_EVENTS];
     bp_trace_segment segments[MOST_SEGMENTS];
     bp_trace_block blocks[MOST_BLOCKS];
     uint64_t streams[2];
@@ -552,7 +552,7 @@ TEST(test_hostile_traces)
         begin(&made);
         made.trace.settings.recorded = true;
         made.trace.settings.expandable_segments = random_below(2);
-        for (size_t i = 0, count = random_below(MOST_EVENTS); i < count; i++) {
+        for (size_t i = 0, count = random_below(MAX_EVENTS); i < count; i++) {
             add(&made, (bp_trace_action)random_below(BP_TRACE_EMPTY_CACHE + 3), odd_number(), odd_number());
             made.events[i].stream = (uint16_t)random_below(3);
         }

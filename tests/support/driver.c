@@ -196,7 +196,7 @@ void give_pinned(void *memory)
 /* ---- streams that are held up -------------------------------------------------------------------------------------- */
 
 #define WORDS (PINNED_BYTES / sizeof(uint32_t))
-#define MOST_SECONDS 15
+#define MAX_SECONDS 15
 
 static size_t words_used;
 static time_t deadlines[WORDS];
@@ -250,7 +250,7 @@ static uint32_t *take_word(void)
     pthread_t thread;
     if (words_used == 0 && pthread_create(&thread, NULL, watch_words, NULL) == 0)
         pthread_detach(thread);
-    deadlines[words_used] = seconds() + MOST_SECONDS;
+    deadlines[words_used] = seconds() + MAX_SECONDS;
     uint32_t *word = word_at(words_used++);
     pthread_mutex_unlock(&pinned_lock);
     return word;

@@ -93,8 +93,8 @@ bp_model *random_model(uint32_t units)
 void record_randomly(bp_model *model, bool by_bucket)
 {
     size_t requests = 0;
-    int32_t unit_of[MOST_REQUESTS], bucket_of[MOST_REQUESTS];
-    bool live[MOST_REQUESTS] = {false}, used[MOST_REQUESTS] = {false};
+    int32_t unit_of[MAX_REQUESTS], bucket_of[MAX_REQUESTS];
+    bool live[MAX_REQUESTS] = {false}, used[MAX_REQUESTS] = {false};
     for (int32_t u = 0; u < (int32_t)bp_model_get_info(model)->unit_count; u++) {
         int32_t ordinal = 0;
         for (size_t b = 0; b < bp_model_get_info(model)->given_bucket_count; b++) {

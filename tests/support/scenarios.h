@@ -16,7 +16,7 @@
 #define STATE BP_ROLES_STATE /* shards of parameters, gradients and optimizer */
 #define ALIGNMENT 256
 
-#define MOST_REQUESTS 256 /* of a scenario for the reference model */
+#define MAX_REQUESTS 256 /* of a scenario for the reference model */
 
 #define assert_invalid(call) assert_fails(call, BP_ERR_INVALID_ARGUMENT, NULL)
 

@@ -96,7 +96,7 @@ static bp_status register_memory(void *self, void *address, uint64_t bytes, bp_r
     for (size_t i = 0; i < r->logged; i++)
         r->wrong += r->log[i].live && (uint8_t *)r->log[i].address < (uint8_t *)address + bytes &&
                     (uint8_t *)address < (uint8_t *)r->log[i].address + r->log[i].bytes;
-    if (r->logged == MOST_LOGGED)
+    if (r->logged == MAX_LOGGED)
         return bp_error_record(BP_ERR_INTERNAL, "the log is full");
     r->log[r->logged] = (registered){address, bytes, kind, true};
     *handle = &r->log[r->logged++];

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 
 #define MOST_RANKS 4
-#define MOST_LOGGED 2048
+#define MAX_LOGGED 2048
 
 /* A barrier through which ranks exchange data. */
 typedef struct barrier {
@@ -43,9 +43,9 @@ typedef struct rank {
     int exchange_fails_at;
     bp_status exchange_fails_with; /* BP_OK means BP_ERR_COMM */
     int registrations, exchanges, deregistrations, wrong;
-    registered log[MOST_LOGGED];
+    registered log[MAX_LOGGED];
     size_t logged;
-    int ended[MOST_LOGGED]; /* log entries in order of deregistration */
+    int ended[MAX_LOGGED]; /* log entries in order of deregistration */
     bool destroyed, aborted;
     char because[64];
 } rank;

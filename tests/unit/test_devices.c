@@ -400,7 +400,7 @@ TEST(test_null_addresses)
 {
     SCOPED(bp_device_destroy) bp_device *device = NULL;
     SCOPED(bp_stream_destroy) bp_stream *stream = NULL;
-    uint64_t handle = 0, most = UINT64_C(1) << 62;
+    uint64_t handle = 0, max = UINT64_C(1) << 62;
     char *first, *second;
     void *memory = NULL;
     assert_ok(bp_device_create_null(&device));
@@ -408,11 +408,11 @@ TEST(test_null_addresses)
     assert_fails(bp_device_allocate(device, UINT64_MAX, stream, &memory), BP_ERR_NO_DEVICE_MEMORY, "null",
                  "18446744073709551615 bytes");
     assert_fails(bp_device_commit(device, UINT64_MAX - 4095, &handle), BP_ERR_NO_DEVICE_MEMORY, "null");
-    assert_ok(bp_device_allocate(device, most, stream, (void **)&first));
-    assert_ok(bp_device_allocate(device, most - 256, stream, (void **)&second));
-    assert_true((uintptr_t)second - (uintptr_t)first >= most && (uintptr_t)second + (most - 256) > (uintptr_t)second);
+    assert_ok(bp_device_allocate(device, max, stream, (void **)&first));
+    assert_ok(bp_device_allocate(device, max - 256, stream, (void **)&second));
+    assert_true((uintptr_t)second - (uintptr_t)first >= max && (uintptr_t)second + (max - 256) > (uintptr_t)second);
     assert_fails(bp_device_allocate(device, 1, stream, &memory), BP_ERR_NO_DEVICE_MEMORY, "1 bytes, 0 of");
-    assert_int_equal(usage_of(device).allocated_bytes, 2 * most - 256);
+    assert_int_equal(usage_of(device).allocated_bytes, 2 * max - 256);
 }
 
 static void add_one(void *argument)

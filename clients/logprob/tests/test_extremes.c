@@ -16,7 +16,7 @@ static const bp_dtype DTYPES[] = {BP_DTYPE_FP32, BP_DTYPE_BF16, BP_DTYPE_FP16};
 /* ---- the plain loop ------------------------------------------------------------------------------------------------ */
 
 typedef struct range {
-    double least, largest;
+    double min, largest;
 } range;
 
 static range range_of(const batch *b, uint64_t i, uint64_t s)
@@ -28,7 +28,7 @@ static range range_of(const batch *b, uint64_t i, uint64_t s)
     for (uint64_t v = 0; v < b->o.columns; v++) {
         if (isnan(x[v]))
             return (range){NAN, NAN};
-        r.least = x[v] < r.least ? x[v] : r.least;
+        r.min = x[v] < r.min ? x[v] : r.min;
         r.largest = x[v] > r.largest ? x[v] : r.largest;
     }
     return r;
@@ -39,22 +39,22 @@ static bool is_same(double is, double expected)
     return isnan(expected) ? isnan(is) : is == expected;
 }
 
-static bool ranges_are_true(const batch *b, const view *least, const view *largest)
+static bool ranges_are_true(const batch *b, const view *min, const view *largest)
 {
     for (uint64_t i = 0; i < b->o.batch; i++) {
         for (uint64_t s = 0; s < b->o.sequence; s++) {
             const range r = range_of(b, i, s);
-            const double low = least == NULL ? r.least : upstream_at(least, i, s);
+            const double low = min == NULL ? r.min : upstream_at(min, i, s);
             const double high = largest == NULL ? r.largest : upstream_at(largest, i, s);
-            if (!is_same(low, r.least) || !is_same(high, r.largest)) {
+            if (!is_same(low, r.min) || !is_same(high, r.largest)) {
                 fprintf(stderr, "row %llu, %llu of %llu %s: from %g to %g, not from %g to %g\n", (unsigned long long)i,
                         (unsigned long long)s, (unsigned long long)b->o.columns, bp_dtype_name(b->o.dtype), low, high,
-                        r.least, r.largest);
+                        r.min, r.largest);
                 return false;
             }
         }
     }
-    return (least == NULL || gaps_are_whole(least, "least")) && (largest == NULL || gaps_are_whole(largest, "largest"));
+    return (min == NULL || gaps_are_whole(min, "least")) && (largest == NULL || gaps_are_whole(largest, "largest"));
 }
 
 static view new_values(const batch *b, layout where)
@@ -62,14 +62,14 @@ static view new_values(const batch *b, layout where)
     return new_view(BP_DTYPE_FP32, b->o.batch, b->o.sequence, 1, where, 0x7b);
 }
 
-static bp_status enqueue_range(bp_logprob *client, const batch *b, const view *least, const view *largest,
+static bp_status enqueue_range(bp_logprob *client, const batch *b, const view *min, const view *largest,
                                bp_stream *stream)
 {
     bp_logprob_batch call = call_of(b, whole_shard(b));
     const bp_token_values none = {0};
     if (largest == NULL) /* not requested */
         call.tokens.target = none;
-    const bp_token_values low = least == NULL ? none : values_of(least);
+    const bp_token_values low = min == NULL ? none : values_of(min);
     const bp_token_values high = largest == NULL ? none : values_of(largest);
     return bp_logprob_range(client, &call, &low, &high, stream);
 }
@@ -78,12 +78,12 @@ enum { LEAST = 1, LARGEST = 2, BOTH = 3 };
 
 static void check_range(bp_logprob *client, const batch *b, layout where, int which)
 {
-    view least = new_values(b, where), largest = new_values(b, where);
-    const view *low = (which & LEAST) != 0 ? &least : NULL, *high = (which & LARGEST) != 0 ? &largest : NULL;
+    view min = new_values(b, where), largest = new_values(b, where);
+    const view *low = (which & LEAST) != 0 ? &min : NULL, *high = (which & LARGEST) != 0 ? &largest : NULL;
     assert_ok(enqueue_range(client, b, low, high, NULL));
     assert_true(ranges_are_true(b, low, high));
     assert_true(inputs_are_whole(b));
-    free_view(&least);
+    free_view(&min);
     free_view(&largest);
 }
 
@@ -228,15 +228,15 @@ static const batch_options SMALL = {.batch = 2, .sequence = 9, .columns = 700, .
 TEST(batches_without_tokens_succeed)
 {
     batch b = new_batch(&SMALL);
-    view least = new_values(&b, (layout){0});
+    view min = new_values(&b, (layout){0});
     bp_logprob *client = new_client(device, &b, BP_KERNELS_PLAIN, 1);
     bp_logprob_batch call = call_of(&b, whole_shard(&b));
-    const bp_token_values low = values_of(&least), none = {0};
+    const bp_token_values low = values_of(&min), none = {0};
     assert_ok(bp_logprob_range(client, &call, &none, &none, NULL)); /* nothing requested */
     call.logits.batch = 0;
     assert_ok(bp_logprob_range(client, &call, &low, &low, NULL));
     bp_logprob_destroy(&client);
-    free_view(&least);
+    free_view(&min);
     free_batch(&b);
 }
 
@@ -245,11 +245,11 @@ TEST(batches_without_tokens_succeed)
 TEST(overflows_are_refused)
 {
     batch b = new_batch(&SMALL);
-    view least = new_values(&b, (layout){0}), largest = new_values(&b, (layout){0});
+    view min = new_values(&b, (layout){0}), largest = new_values(&b, (layout){0});
     bp_logprob *client = new_client(device, &b, BP_KERNELS_PLAIN, 1);
     const bp_logprob_batch good = call_of(&b, whole_shard(&b));
     bp_logprob_batch call = good;
-    bp_token_values low = values_of(&least), high = values_of(&largest);
+    bp_token_values low = values_of(&min), high = values_of(&largest);
     assert_fails(bp_logprob_range(NULL, &call, &low, &high, NULL), BAD, "bp_logprob_range");
     assert_fails(bp_logprob_range(client, NULL, &low, &high, NULL), BAD, "bp_logprob_range");
     call.logits.data = NULL;
@@ -266,14 +266,14 @@ TEST(overflows_are_refused)
     call = good;
     low.stride = low.batch_stride = 0; /* stride 0 */
     assert_fails(bp_logprob_range(client, &call, &low, &high, NULL), BAD, "least", "overlap");
-    low = values_of(&least);
+    low = values_of(&min);
     high.data = (char *)high.data + 2;
     assert_fails(bp_logprob_range(client, &call, &low, &high, NULL), BAD, "largest", "align");
     assert_ok(bp_device_synchronize(device));
-    for (size_t i = 0; i < least.bytes; i++)
-        assert_true(least.memory[i] == 0x7b && largest.memory[i] == 0x7b);
+    for (size_t i = 0; i < min.bytes; i++)
+        assert_true(min.memory[i] == 0x7b && largest.memory[i] == 0x7b);
     bp_logprob_destroy(&client);
-    free_view(&least);
+    free_view(&min);
     free_view(&largest);
     free_batch(&b);
 }

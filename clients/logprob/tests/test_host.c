@@ -56,19 +56,19 @@ TEST(exponentials_are_within_a_unit)
     FOR_KERNELS(kernels)
     {
         const bp_host_kernels *table = bp_kernels_choose(kernels->bit);
-        double most = 0;
+        double max = 0;
         for (unsigned part = 0; part < 16; part++) {
             for (unsigned i = 0; i < STEPS; i++)
                 x[i] = -87.3f * (float)(part * STEPS + i) / (16 * STEPS);
             table->gradient[BP_ROW_FP32][BP_ROW_FP32](x, 0, STEPS, &row, out);
             for (unsigned i = 0; i < STEPS; i++) {
                 const double exact = exp(x[i]);
-                most = fmax(most, fabs(out[i] - exact) / ldexp(1, ilogb(exact) - 23));
+                max = fmax(max, fabs(out[i] - exact) / ldexp(1, ilogb(exact) - 23));
             }
             assert_true(part > 0 || out[0] == 1);
         }
-        print_message("%s: %.3f units\n", kernels->name, most);
-        assert_true(most <= 1.2);
+        print_message("%s: %.3f units\n", kernels->name, max);
+        assert_true(max <= 1.2);
         x[0] = -INFINITY, x[1] = -105, x[2] = -FLT_MAX;
         table->gradient[BP_ROW_FP32][BP_ROW_FP32](x, 0, 3, &row, out);
         assert_true(out[0] == 0 && out[1] == 0 && out[2] == 0);

@@ -36,9 +36,9 @@ static batch_options random_options(void)
 {
     static const double temperatures[] = {0, 0.25, 0.9, 2.5};
     batch_options o = {.columns = random_columns(), .dtype = random_dtype()};
-    uint64_t most = 1 + 20000 / o.columns;
-    o.batch = 1 + random_below(most < 4 ? (uint32_t)most : 4);
-    o.sequence = 1 + random_below(most < 19 ? (uint32_t)most : 19);
+    uint64_t max = 1 + 20000 / o.columns;
+    o.batch = 1 + random_below(max < 4 ? (uint32_t)max : 4);
+    o.sequence = 1 + random_below(max < 19 ? (uint32_t)max : 19);
     o.grad_dtype = random_below(2) == 0 ? BP_DTYPE_FP32 : o.dtype;
     o.target_dtype = random_below(2) == 0 ? BP_DTYPE_INT64 : BP_DTYPE_INT32;
     o.logits = random_layout();

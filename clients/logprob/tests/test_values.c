@@ -131,8 +131,8 @@ TEST(logits_too_far_apart_have_probability_0)
 /* The largest magnitudes of the dtype, and differences up to the range of fp32. */
 static void largest_logits(batch *b)
 {
-    const double most = b->o.dtype == BP_DTYPE_FP16 ? 65504 : 0x1.fep127;
-    const double x[] = {most, most / 2, 0, most, most / 4, -1};
+    const double max = b->o.dtype == BP_DTYPE_FP16 ? 65504 : 0x1.fep127;
+    const double x[] = {max, max / 2, 0, max, max / 4, -1};
     for (uint64_t s = 0; s < b->o.sequence; s++)
         for (uint64_t v = 0; v < b->o.columns; v++)
             put_logit(b, 0, s, v, s % 2 == 0 ? x[(v + s) % 6] : -x[(v + s) % 6]);

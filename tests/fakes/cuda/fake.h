@@ -116,7 +116,7 @@ typedef enum fake_work_kind {
 typedef struct fake_work {
     fake_work_kind kind;
     unsigned char value;
-    uint32_t least;
+    uint32_t min;
     uint64_t to, from;
     size_t bytes;
     void (*function)(void *);

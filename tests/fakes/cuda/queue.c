@@ -42,9 +42,9 @@ static void copy(const fake_work *work)
 /* The comparison is cyclic. */
 static void wait_value(const fake_work *work)
 {
-    size_t bytes = sizeof work->least;
+    size_t bytes = sizeof work->min;
     const uint32_t *word = fake_memory_view(work->to, &bytes);
-    while ((int32_t)(__atomic_load_n(word, __ATOMIC_SEQ_CST) - work->least) < 0)
+    while ((int32_t)(__atomic_load_n(word, __ATOMIC_SEQ_CST) - work->min) < 0)
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
 }
 

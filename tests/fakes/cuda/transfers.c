@@ -14,16 +14,16 @@ int cuLaunchHostFunc(void *handle, void (*function)(void *), void *argument)
     return fake_leave(result);
 }
 
-static int wait_value(uint64_t address, uint32_t least, unsigned flags, void *handle)
+static int wait_value(uint64_t address, uint32_t min, unsigned flags, void *handle)
 {
     fake_stream *stream;
     FAKE_TRY(fake_stream_for_work(handle, &stream));
-    if (address % sizeof least != 0)
+    if (address % sizeof min != 0)
         return INVALID_VALUE;
     if (flags != 0) /* CU_STREAM_WAIT_VALUE_GEQ; no other comparison is emulated */
         return NOT_SUPPORTED;
-    FAKE_TRY(fake_memory_check(stream->context->device, address, sizeof least, false, false));
-    return fake_submit(stream, &(fake_work){.kind = FAKE_WAIT, .to = address, .least = least});
+    FAKE_TRY(fake_memory_check(stream->context->device, address, sizeof min, false, false));
+    return fake_submit(stream, &(fake_work){.kind = FAKE_WAIT, .to = address, .min = min});
 }
 
 int cuStreamWaitValue32_v2(void *stream, uint64_t address, uint32_t value, unsigned flags)

@@ -132,7 +132,7 @@ API int cudaGetDeviceProperties(void *properties, int device);
 API int cudaDeviceGetAttribute(int *value, int attribute, int device);
 API int cudaDeviceCanAccessPeer(int *can, int device, int peer);
 API int cudaDeviceSynchronize(void);
-API int cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
+API int cudaDeviceGetStreamPriorityRange(int *min, int *greatest);
 API int cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
 
 int cudaGetDeviceCount(int *count)
@@ -201,9 +201,9 @@ int cudaDeviceSynchronize(void)
     RUN(cuCtxSynchronize());
 }
 
-int cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+int cudaDeviceGetStreamPriorityRange(int *min, int *greatest)
 {
-    *least = *greatest = 0;
+    *min = *greatest = 0;
     return OK;
 }
 

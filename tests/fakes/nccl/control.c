@@ -7,7 +7,7 @@
 
 #include "state.h"
 
-#define MOST_FUNCTIONS 32
+#define MAX_FUNCTIONS 32
 
 #ifndef FAKE_NCCL_VERSION
 #define FAKE_NCCL_VERSION 23007
@@ -22,7 +22,7 @@ static struct {
     struct {
         const char *name;
         unsigned calls;
-    } functions[MOST_FUNCTIONS];
+    } functions[MAX_FUNCTIONS];
     unsigned calls;
     char fails[48];
     unsigned fails_nth;
@@ -112,7 +112,7 @@ static void count_call(const char *function)
 {
     control.calls++;
     size_t i = 0;
-    while (i < MOST_FUNCTIONS - 1 && control.functions[i].name != NULL &&
+    while (i < MAX_FUNCTIONS - 1 && control.functions[i].name != NULL &&
            strcmp(control.functions[i].name, function) != 0)
         i++;
     control.functions[i].name = function;
@@ -138,7 +138,7 @@ unsigned fake_nccl_calls(const char *function)
 {
     pthread_mutex_lock(&control.lock);
     unsigned calls = function == NULL ? control.calls : 0;
-    for (size_t i = 0; function != NULL && i < MOST_FUNCTIONS && control.functions[i].name != NULL; i++)
+    for (size_t i = 0; function != NULL && i < MAX_FUNCTIONS && control.functions[i].name != NULL; i++)
         if (strcmp(control.functions[i].name, function) == 0)
             calls = control.functions[i].calls;
     pthread_mutex_unlock(&control.lock);

@@ -6,17 +6,17 @@
 
 #include "state.h"
 
-#define MOST_FINDINGS 64
-#define MOST_ENDED 256
+#define MAX_FINDINGS 64
+#define MAX_ENDED 256
 
 static struct {
     pthread_mutex_t lock; /* innermost lock; no function is called under it */
     struct {
         fake_nccl_rule rule;
         char text[200];
-    } list[MOST_FINDINGS];
+    } list[MAX_FINDINGS];
     unsigned found, total, per_rule[FAKE_NCCL_RULE_COUNT];
-    void *ended[MOST_ENDED];
+    void *ended[MAX_ENDED];
     unsigned ended_count;
 } findings = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -48,7 +48,7 @@ void broke(fake_nccl_rule rule, const char *format, ...)
     pthread_mutex_lock(&findings.lock);
     findings.per_rule[rule]++;
     findings.total++;
-    if (findings.found < MOST_FINDINGS) {
+    if (findings.found < MAX_FINDINGS) {
         va_list args;
         va_start(args, format);
         findings.list[findings.found].rule = rule;
@@ -93,7 +93,7 @@ unsigned fake_nccl_take_broken(fake_nccl_rule rule)
 void note_ended(void *handle)
 {
     pthread_mutex_lock(&findings.lock);
-    if (findings.ended_count < MOST_ENDED)
+    if (findings.ended_count < MAX_ENDED)
         findings.ended[findings.ended_count++] = handle;
     pthread_mutex_unlock(&findings.lock);
 }

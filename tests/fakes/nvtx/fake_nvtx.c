@@ -21,7 +21,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { MOST_HEAPS = 256, MOST_REGIONS = 4096, MOST_RANGES = 1 << 20, MOST_TEXTS = 4096 };
+enum { MAX_HEAPS = 256, MAX_REGIONS = 4096, MAX_RANGES = 1 << 20, MAX_TEXTS = 4096 };
 
 typedef struct span {
     const char *begin; /* NULL: free */
@@ -30,10 +30,10 @@ typedef struct span {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static fake_nvtx_counts counts;
-static span heaps[MOST_HEAPS], regions[MOST_REGIONS];
-static bool ranges[MOST_RANGES]; /* by id % MOST_RANGES */
+static span heaps[MAX_HEAPS], regions[MAX_REGIONS];
+static bool ranges[MAX_RANGES]; /* by id % MAX_RANGES */
 static nvtxRangeId_t last_range;
-static char *names[MOST_TEXTS], *texts[MOST_TEXTS]; /* registered names, and texts of ranges */
+static char *names[MAX_TEXTS], *texts[MAX_TEXTS]; /* registered names, and texts of ranges */
 static size_t name_count, text_count;
 static _Thread_local size_t depth;
 
@@ -60,8 +60,8 @@ static char *keep(char **kept, size_t *count, const char *text)
     size_t i = 0;
     while (i < *count && strcmp(kept[i], text) != 0)
         i++;
-    if (i == MOST_TEXTS) {
-        wrong("more than %d texts", MOST_TEXTS);
+    if (i == MAX_TEXTS) {
+        wrong("more than %d texts", MAX_TEXTS);
         return NULL;
     }
     if (i == *count)
@@ -93,9 +93,9 @@ static nvtxRangeId_t range_start(nvtxDomainHandle_t domain, const nvtxEventAttri
         wrong("a range outside the domain");
     note_text(e);
     nvtxRangeId_t id = ++last_range;
-    if (ranges[id % MOST_RANGES])
-        wrong("range %llu is still open, %d later", (unsigned long long)(id - MOST_RANGES), MOST_RANGES);
-    ranges[id % MOST_RANGES] = true;
+    if (ranges[id % MAX_RANGES])
+        wrong("range %llu is still open, %d later", (unsigned long long)(id - MAX_RANGES), MAX_RANGES);
+    ranges[id % MAX_RANGES] = true;
     counts.ranges++;
     counts.open_ranges++;
     pthread_mutex_unlock(&lock);
@@ -106,11 +106,11 @@ static void range_end(nvtxDomainHandle_t domain, nvtxRangeId_t id)
 {
     (void)domain;
     pthread_mutex_lock(&lock);
-    if (id == 0 || id > last_range || !ranges[id % MOST_RANGES])
+    if (id == 0 || id > last_range || !ranges[id % MAX_RANGES])
         wrong("range %llu ends, but is not open", (unsigned long long)id);
     else
         counts.open_ranges--;
-    ranges[id % MOST_RANGES] = false;
+    ranges[id % MAX_RANGES] = false;
     pthread_mutex_unlock(&lock);
 }
 
@@ -139,12 +139,12 @@ static int pop(nvtxDomainHandle_t domain)
 
 /* ---- memory ------------------------------------------------------------------------------------------------------------ */
 
-static span *find(span *spans, size_t most, const void *begin)
+static span *find(span *spans, size_t max, const void *begin)
 {
     size_t i = 0;
-    while (i < most && spans[i].begin != begin)
+    while (i < max && spans[i].begin != begin)
         i++;
-    return i < most ? &spans[i] : NULL;
+    return i < max ? &spans[i] : NULL;
 }
 
 static bool overlap(const span *a, const span *b)
@@ -157,7 +157,7 @@ static nvtxMemHeapHandle_t heap_register(nvtxDomainHandle_t domain, const nvtxMe
     const nvtxMemVirtualRangeDesc_t *range = desc->typeSpecificDesc;
     (void)domain;
     pthread_mutex_lock(&lock);
-    span *heap = find(heaps, MOST_HEAPS, NULL);
+    span *heap = find(heaps, MAX_HEAPS, NULL);
     if (desc->usage != NVTX_MEM_HEAP_USAGE_TYPE_SUB_ALLOCATOR || desc->type != NVTX_MEM_TYPE_VIRTUAL_ADDRESS)
         wrong("a heap of usage %u, type %u", desc->usage, desc->type);
     *heap = (span){range->ptr, range->size};
@@ -172,10 +172,10 @@ static void heap_unregister(nvtxDomainHandle_t domain, nvtxMemHeapHandle_t handl
     span *heap = (span *)(void *)handle;
     (void)domain;
     pthread_mutex_lock(&lock);
-    if (heap < heaps || heap >= heaps + MOST_HEAPS || heap->begin == NULL) {
+    if (heap < heaps || heap >= heaps + MAX_HEAPS || heap->begin == NULL) {
         wrong("a heap goes that is not there");
     } else {
-        for (size_t i = 0; i < MOST_REGIONS; i++) {
+        for (size_t i = 0; i < MAX_REGIONS; i++) {
             if (overlap(heap, &regions[i]))
                 wrong("a heap goes that has a region of %zu bytes", regions[i].bytes);
         }
@@ -188,16 +188,16 @@ static void heap_unregister(nvtxDomainHandle_t domain, nvtxMemHeapHandle_t handl
 static void add_region(const span *heap, const nvtxMemVirtualRangeDesc_t *range)
 {
     const span region = {range->ptr, range->size};
-    span *free_place = find(regions, MOST_REGIONS, NULL);
-    if (heap < heaps || heap >= heaps + MOST_HEAPS || heap->begin == NULL || region.begin < heap->begin ||
+    span *free_place = find(regions, MAX_REGIONS, NULL);
+    if (heap < heaps || heap >= heaps + MAX_HEAPS || heap->begin == NULL || region.begin < heap->begin ||
         region.begin + region.bytes > heap->begin + heap->bytes)
         wrong("a region of %zu bytes is in no heap", region.bytes);
-    for (size_t i = 0; i < MOST_REGIONS; i++) {
+    for (size_t i = 0; i < MAX_REGIONS; i++) {
         if (overlap(&region, &regions[i]))
             wrong("a region of %zu bytes overlaps one of %zu", region.bytes, regions[i].bytes);
     }
     if (free_place == NULL)
-        wrong("more than %d regions", MOST_REGIONS);
+        wrong("more than %d regions", MAX_REGIONS);
     else
         *free_place = region;
     counts.regions++;
@@ -220,7 +220,7 @@ static void regions_unregister(nvtxDomainHandle_t domain, const nvtxMemRegionsUn
     (void)domain;
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < batch->refCount; i++) {
-        span *region = find(regions, MOST_REGIONS, batch->refElements[i].pointer);
+        span *region = find(regions, MAX_REGIONS, batch->refElements[i].pointer);
         if (region == NULL || batch->refElements[i].pointer == NULL) {
             wrong("a region goes that is not there");
             continue;
@@ -235,7 +235,7 @@ static void regions_name(nvtxDomainHandle_t domain, const nvtxMemRegionsNameBatc
 {
     (void)domain;
     pthread_mutex_lock(&lock);
-    if (find(regions, MOST_REGIONS, batch->regionElements->region.pointer) == NULL)
+    if (find(regions, MAX_REGIONS, batch->regionElements->region.pointer) == NULL)
         wrong("a region gets a name and is not there");
     snprintf(counts.region, sizeof counts.region, "%s", (const char *)batch->regionElements->name.registered);
     pthread_mutex_unlock(&lock);
@@ -265,7 +265,7 @@ EXPORT size_t fake_nvtx_region_bytes(const void *address)
     size_t bytes = 0;
     const span byte = {address, 1};
     pthread_mutex_lock(&lock);
-    for (size_t i = 0; i < MOST_REGIONS; i++) {
+    for (size_t i = 0; i < MAX_REGIONS; i++) {
         if (overlap(&byte, &regions[i]))
             bytes = regions[i].bytes;
     }

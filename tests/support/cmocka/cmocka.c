@@ -86,12 +86,11 @@ void cm_equal(uintmax_t a, uintmax_t b, int equal, const char *text, const char 
     _fail(file, line);
 }
 
-void cm_in_range(uintmax_t value, uintmax_t least, uintmax_t most, int within, const char *file, int line)
+void cm_in_range(uintmax_t value, uintmax_t min, uintmax_t max, int within, const char *file, int line)
 {
-    if ((value >= least && value <= most) == within)
+    if ((value >= min && value <= max) == within)
         return;
-    print_error("%" PRIuMAX " is %s %" PRIuMAX " to %" PRIuMAX "\n", value, within ? "not within" : "within", least,
-                most);
+    print_error("%" PRIuMAX " is %s %" PRIuMAX " to %" PRIuMAX "\n", value, within ? "not within" : "within", min, max);
     _fail(file, line);
 }
 

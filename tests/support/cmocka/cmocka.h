@@ -52,7 +52,7 @@ void cm_fail_msg(const char *file, int line, const char *format, ...) __attribut
 
 void cm_true(uintmax_t value, const char *text, const char *file, int line);
 void cm_equal(uintmax_t a, uintmax_t b, int equal, const char *text, const char *file, int line);
-void cm_in_range(uintmax_t value, uintmax_t least, uintmax_t most, int within, const char *file, int line);
+void cm_in_range(uintmax_t value, uintmax_t min, uintmax_t max, int within, const char *file, int line);
 void cm_string(const char *a, const char *b, int equal, const char *file, int line);
 void cm_memory(const void *a, const void *b, size_t bytes, int equal, const char *file, int line);
 
@@ -66,10 +66,10 @@ void cm_memory(const void *a, const void *b, size_t bytes, int equal, const char
 #define assert_int_not_equal(a, b) cm_equal(cm_number(a), cm_number(b), 0, #a " != " #b, __FILE__, __LINE__)
 #define assert_ptr_equal(a, b) cm_equal(cm_pointer(a), cm_pointer(b), 1, #a " == " #b, __FILE__, __LINE__)
 #define assert_ptr_not_equal(a, b) cm_equal(cm_pointer(a), cm_pointer(b), 0, #a " != " #b, __FILE__, __LINE__)
-#define assert_in_range(value, least, most)                                                                            \
-    cm_in_range(cm_number(value), cm_number(least), cm_number(most), 1, __FILE__, __LINE__)
-#define assert_not_in_range(value, least, most)                                                                        \
-    cm_in_range(cm_number(value), cm_number(least), cm_number(most), 0, __FILE__, __LINE__)
+#define assert_in_range(value, min, max)                                                                               \
+    cm_in_range(cm_number(value), cm_number(min), cm_number(max), 1, __FILE__, __LINE__)
+#define assert_not_in_range(value, min, max)                                                                           \
+    cm_in_range(cm_number(value), cm_number(min), cm_number(max), 0, __FILE__, __LINE__)
 #define assert_string_equal(a, b) cm_string(a, b, 1, __FILE__, __LINE__)
 #define assert_string_not_equal(a, b) cm_string(a, b, 0, __FILE__, __LINE__)
 #define assert_memory_equal(a, b, bytes) cm_memory(a, b, bytes, 1, __FILE__, __LINE__)

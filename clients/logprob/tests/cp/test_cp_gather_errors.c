@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ODD = 1 };                             /* the rank that differs */
-enum { BYTES = 8, MOST = 64, MOST_ALL = 48 }; /* of a token; of tensors; limit of the client */
+enum { ODD = 1 };                            /* the rank that differs */
+enum { BYTES = 8, MOST = 64, MAX_ALL = 48 }; /* of a token; of tensors; limit of the client */
 #define BAD BP_ERR_INVALID_ARGUMENT
 #define OK(call) is_status(call, BP_OK, NULL, #call)
 
@@ -39,12 +39,12 @@ static split_options options_of(const host_rank *r, const uint64_t *lengths)
     return (split_options){.lengths = lengths, .sequences = 3, .ranks = r->ranks, .rank = r->number};
 }
 
-static bp_status create(bp_device *on, bp_comm *comm, uint64_t most, bp_cp **cp)
+static bp_status create(bp_device *on, bp_comm *comm, uint64_t max, bp_cp **cp)
 {
     bp_cp_config config;
     bp_status status = bp_cp_config_init(&config, sizeof config);
     config.comm = comm;
-    config.max_gathered_bytes = most;
+    config.max_gathered_bytes = max;
     config.threads = 1;
     return status != BP_OK ? status : bp_cp_create(on, &config, cp);
 }
@@ -56,7 +56,7 @@ static bool begin_party(host_rank *r, party *p)
     *p = (party){.r = r};
     return OK(split_of(&options, &p->split)) && OK(split_of(&others, &p->other)) &&
            OK(bp_comm_create_callback(&callbacks, &r->seat, "bare", &p->bare)) &&
-           OK(create(r->device, r->comm, MOST_ALL * BYTES, &p->cp));
+           OK(create(r->device, r->comm, MAX_ALL * BYTES, &p->cp));
 }
 
 static void end_party(party *p)
@@ -302,8 +302,8 @@ static bool run_poor_clients(host_rank *r)
     party p;
     bp_cp *nothing = NULL, *alone = NULL, *bare = NULL;
     bool good = begin_party(r, &p) && OK(create(r->device, r->comm, 0, &nothing)) &&
-                OK(create(r->device, NULL, MOST_ALL * BYTES, &alone)) &&
-                OK(create(r->device, p.bare, MOST_ALL * BYTES, &bare));
+                OK(create(r->device, NULL, MAX_ALL * BYTES, &alone)) &&
+                OK(create(r->device, p.bare, MAX_ALL * BYTES, &bare));
     for (int backward = 0; backward < 2 && good; backward++) {
         good = refused(&p, nothing, backward, BAD, "client's limit of 0 bytes");
         good = refused(&p, alone, backward, BAD, "comm") && good;
@@ -359,7 +359,7 @@ static bool run_trusting(host_rank *r)
     bp_cp_config config;
     bool good = begin_party(r, &p) && OK(bp_cp_config_init(&config, sizeof config));
     config.comm = r->comm;
-    config.max_gathered_bytes = MOST_ALL * BYTES;
+    config.max_gathered_bytes = MAX_ALL * BYTES;
     config.trusting = 1;
     good = good && OK(bp_cp_create(r->device, &config, &trusting));
     for (int compares = 0; compares < 2 && good; compares++) {

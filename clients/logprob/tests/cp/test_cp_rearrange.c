@@ -31,9 +31,9 @@ static int close_client(void **state)
     return close_host(state);
 }
 
-static split_batch random_hand(uint64_t sequences, uint32_t most, uint32_t ranks)
+static split_batch random_hand(uint64_t sequences, uint32_t max, uint32_t ranks)
 {
-    uint64_t *lengths = random_lengths(sequences, most);
+    uint64_t *lengths = random_lengths(sequences, max);
     const split_options options = {.lengths = lengths,
                                    .sequences = sequences,
                                    .ranks = ranks,

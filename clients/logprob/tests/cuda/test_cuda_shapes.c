@@ -10,13 +10,13 @@
 #include "cuda/cuda.h"
 #include "support/pools.h"
 
-#define MOST_KERNELS 128
+#define MAX_KERNELS 128
 
-static char names[MOST_KERNELS][48];
+static char names[MAX_KERNELS][48];
 static unsigned found, launches;
 static const char *launched;
-#define MOST_LAUNCHES 4
-static const char *all_launched[MOST_LAUNCHES];
+#define MAX_LAUNCHES 4
+static const char *all_launched[MAX_LAUNCHES];
 static bp_cuda_grid grid;
 
 const uint64_t bp_cuda_image[] = {0};
@@ -52,7 +52,7 @@ bp_status __wrap_bp_cuda_module_create(bp_device *device, const void *image, bp_
 bp_status __wrap_bp_cuda_module_kernel(bp_cuda_module *module, const char *name, bp_cuda_kernel **kernel)
 {
     (void)module;
-    assert_true(found < MOST_KERNELS);
+    assert_true(found < MAX_KERNELS);
     snprintf(names[found], sizeof names[found], "%s", name);
     *kernel = (bp_cuda_kernel *)names[found++];
     return BP_OK;
@@ -70,7 +70,7 @@ bp_status __wrap_bp_cuda_launch(const bp_cuda_kernel *kernel, const bp_cuda_grid
                                 bp_stream *stream)
 {
     (void)arguments, (void)stream;
-    if (launches < MOST_LAUNCHES)
+    if (launches < MAX_LAUNCHES)
         all_launched[launches] = (const char *)kernel;
     launches++;
     launched = (const char *)kernel;

@@ -42,10 +42,10 @@ static void run_whole(bp_logprob *client, const device_batch *t)
 static batch_options random_options(void)
 {
     static const double temperatures[] = {0, 0.25, 2.5};
-    static const uint32_t most[] = {20, 600, 2100, 9000};
+    static const uint32_t max[] = {20, 600, 2100, 9000};
     batch_options o = {.dtype = (bp_dtype)(BP_DTYPE_FP32 + random_below(3)),
                        .target_dtype = random_below(2) == 0 ? BP_DTYPE_INT64 : BP_DTYPE_INT32};
-    o.columns = 1 + random_below(most[random_below(4)]);
+    o.columns = 1 + random_below(max[random_below(4)]);
     o.batch = 1 + random_below(3);
     o.sequence = 1 + random_below(rounds(90, 6));
     o.grad_dtype = random_below(2) == 0 ? BP_DTYPE_FP32 : o.dtype;

@@ -119,7 +119,7 @@ static bool is_close(double a, double b)
 /* Computed by plain loops. */
 static void check_statistics(const step *s, const bp_loss_statistics *made)
 {
-    double sums[2] = {0, 0}, perplexities = 0, least = INFINITY, largest = -INFINITY;
+    double sums[2] = {0, 0}, perplexities = 0, min = INFINITY, largest = -INFINITY;
     uint64_t valid = 0, counted = 0;
     for (uint32_t i = 0; i < s->sequences; i++) {
         double sum = 0;
@@ -130,7 +130,7 @@ static void check_statistics(const step *s, const bp_loss_statistics *made)
             n++;
             sum += (double)s->values[0][t];
             sums[1] += (double)s->values[1][t];
-            least = fmin(least, (double)s->values[2][t]);
+            min = fmin(min, (double)s->values[2][t]);
             largest = fmax(largest, (double)s->values[3][t]);
         }
         sums[0] += sum;
@@ -143,7 +143,7 @@ static void check_statistics(const step *s, const bp_loss_statistics *made)
     assert_int_equal(made->perplexity_sequences, counted);
     assert_true(is_close(made->logprob_sum, sums[0]) && is_close(made->entropy_sum, sums[1]));
     assert_true(is_close(made->perplexity_sum, perplexities));
-    assert_true(made->logit_min == least && made->logit_max == largest);
+    assert_true(made->logit_min == min && made->logit_max == largest);
     assert_true(is_close(made->loss, valid > 0 ? -sums[0] / (1e-5 + (double)valid) : 0));
 }
 
@@ -244,13 +244,13 @@ static void check_ranges(const batch *b)
     for (uint64_t i = 0; i < b->o.batch; i++)
         for (uint64_t s = 0; s < b->o.sequence; s++) {
             const double *x = b->x + (i * b->o.sequence + s) * b->o.columns;
-            double least = x[0], largest = x[0];
+            double min = x[0], largest = x[0];
             for (uint64_t v = 1; v < b->o.columns; v++) {
-                least = fmin(least, x[v]);
+                min = fmin(min, x[v]);
                 largest = fmax(largest, x[v]);
             }
             const bool masked = is_masked(b, i, s);
-            assert_true(element_at(row_at(&b->logprob, i, s), BP_DTYPE_FP32, 0) == (masked ? 0 : least));
+            assert_true(element_at(row_at(&b->logprob, i, s), BP_DTYPE_FP32, 0) == (masked ? 0 : min));
             assert_true(element_at(row_at(&b->entropy, i, s), BP_DTYPE_FP32, 0) == (masked ? 0 : largest));
         }
     assert_true(gaps_are_whole(&b->logprob, "least logits") && gaps_are_whole(&b->entropy, "largest logits"));
@@ -265,8 +265,8 @@ TEST(test_ranges)
         device_batch t = new_device_batch(&b, stream);
         bp_logprob *client = new_client(gpu, &b, UINT32_MAX, 0);
         const bp_logprob_batch call = call_of(&t.gpu, whole_shard(&b));
-        const bp_token_values least = values_of(&t.gpu.logprob), largest = values_of(&t.gpu.entropy);
-        assert_ok(bp_logprob_range(client, &call, &least, &largest, stream));
+        const bp_token_values min = values_of(&t.gpu.logprob), largest = values_of(&t.gpu.entropy);
+        assert_ok(bp_logprob_range(client, &call, &min, &largest, stream));
         copy_to_host(&t);
         check_ranges(&b);
         assert_true(inputs_are_whole(&b));

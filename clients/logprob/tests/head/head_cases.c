@@ -15,9 +15,9 @@ static uint64_t next(uint64_t *state)
     return x ^ x >> 31;
 }
 
-uint64_t random_up_to(uint64_t *state, uint64_t most)
+uint64_t random_up_to(uint64_t *state, uint64_t max)
 {
-    return next(state) % (most + 1);
+    return next(state) % (max + 1);
 }
 
 /* A multiple of 1/32 in [-1, 1]. */

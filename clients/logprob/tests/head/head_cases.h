@@ -80,6 +80,6 @@ double wrong_outputs(const head_tensors *t);
 double wrong_gradients(const head_tensors *t);
 
 double random_unit(uint64_t *state);
-uint64_t random_up_to(uint64_t *state, uint64_t most);
+uint64_t random_up_to(uint64_t *state, uint64_t max);
 
 #endif

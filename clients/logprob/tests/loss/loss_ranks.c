@@ -74,21 +74,21 @@ void for_topologies(topology_function *function)
 
 /* ---- settings ----------------------------------------------------------------------------------------------------- */
 
-setting new_setting(const corpus *c, const topology *t, uint32_t most_micros)
+setting new_setting(const corpus *c, const topology *t, uint32_t max_micros)
 {
     setting s = {.c = c,
                  .t = *t,
                  .epsilon = 1e-5,
                  .gradients = BP_LOSS_AVERAGED,
                  .planes = WITH_ALL,
-                 .max_sequences = CORPUS_SEQUENCES + 2 * MOST_MICROS};
-    const uint64_t counted = most_micros > 1 ? random_below(2) : 0; /* the last DP rank has no micro-batch */
+                 .max_sequences = CORPUS_SEQUENCES + 2 * MAX_MICROS};
+    const uint64_t counted = max_micros > 1 ? random_below(2) : 0; /* the last DP rank has no micro-batch */
     for (uint32_t d = 0; d < t->dp; d++)
-        s.micros[d] = t->dp > 1 && d + 1 == t->dp && counted == 1 ? 0 : most_micros;
+        s.micros[d] = t->dp > 1 && d + 1 == t->dp && counted == 1 ? 0 : max_micros;
     const uint32_t active = t->dp - (s.micros[t->dp - 1] == 0);
     for (uint32_t d = 0; d < active; d++)
-        for (uint32_t m = 0; m < most_micros; m++)
-            s.packs[d][m] = new_pack(c, t->cp, m * active + d, (uint64_t)active * most_micros);
+        for (uint32_t m = 0; m < max_micros; m++)
+            s.packs[d][m] = new_pack(c, t->cp, m * active + d, (uint64_t)active * max_micros);
     s.seeds = malloc((t->tp * c->tokens + 1) * sizeof *s.seeds);
     for (uint64_t i = 0; i < t->tp * c->tokens; i++)
         s.seeds[i] = NAN;
@@ -156,7 +156,7 @@ bool take_seat(host_rank *r, seat *at)
 void leave_seat(seat *at)
 {
     bp_loss_destroy(&at->loss);
-    for (uint32_t m = 0; m < MOST_MICROS; m++) {
+    for (uint32_t m = 0; m < MAX_MICROS; m++) {
         bp_cp_split_destroy(&at->splits[m]);
         free_slice(&at->slices[m]);
     }

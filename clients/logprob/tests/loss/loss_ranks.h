@@ -6,7 +6,7 @@
 #include "../support/ranks.h"
 #include "token_batches.h"
 
-#define MOST_MICROS 3
+#define MAX_MICROS 3
 
 /* Rank i of the communicator has place[i] = (dp_rank cp + cp_rank) tp + tp_rank. */
 typedef struct topology {
@@ -29,7 +29,7 @@ typedef struct setting {
     const corpus *c;
     topology t;
     uint32_t micros[EXCHANGE_RANKS]; /* per DP rank */
-    pack packs[EXCHANGE_RANKS][MOST_MICROS];
+    pack packs[EXCHANGE_RANKS][MAX_MICROS];
     double epsilon;
     bp_loss_gradients gradients;
     unsigned planes;
@@ -44,7 +44,7 @@ typedef struct setting {
 } setting;
 
 /* Random micro-batches and packs; a DP rank may have none. epsilon 1e-5, averaged, all planes. */
-setting new_setting(const corpus *c, const topology *t, uint32_t most_micros);
+setting new_setting(const corpus *c, const topology *t, uint32_t max_micros);
 void free_setting(setting *s);
 void run_scene_ranks(setting *s, rank_function *function);
 
@@ -57,8 +57,8 @@ typedef struct seat {
     bp_stream *stream;
     bp_loss *loss;
     const pack *packs;
-    bp_cp_split *splits[MOST_MICROS];
-    slice slices[MOST_MICROS];
+    bp_cp_split *splits[MAX_MICROS];
+    slice slices[MAX_MICROS];
 } seat;
 
 /* False: an error, which was printed. Call `leave_seat` either way. */

@@ -36,7 +36,7 @@ static bool run_whole_steps(host_rank *r)
 static void check_whole(const corpus *c, const topology *t, unsigned variant)
 {
     static const double epsilons[] = {1e-5, 0, 0.5};
-    setting s = new_setting(c, t, 1 + variant % MOST_MICROS);
+    setting s = new_setting(c, t, 1 + variant % MAX_MICROS);
     s.epsilon = epsilons[variant % 3];
     s.gradients = variant % 4 == 3 ? BP_LOSS_SUMMED : BP_LOSS_AVERAGED;
     s.own_streams = variant % 3 == 1;
@@ -133,7 +133,7 @@ static void check_counts(const topology *t)
     o.seed += 1000 + variant;
     corpus c = new_corpus(&o);
     for (int known = 0; known < 2; known++) {
-        setting s = new_setting(&c, t, MOST_MICROS);
+        setting s = new_setting(&c, t, MAX_MICROS);
         s.own_streams = variant % 2 == 1;
         run_scene_ranks(&s, known == 0 ? run_counts_first : run_known_count);
         assert_true(seeds_are_true(&s, 0.25f, (double)t->cp * t->dp));
@@ -303,7 +303,7 @@ TEST(a_step_has_one_exchange)
     const topology t = topology_of(2, 2, 1);
     counted_steps counted[] = {{.steps = 1}, {.steps = 6}};
     for (int i = 0; i < 2; i++) {
-        setting s = new_setting(&c, &t, MOST_MICROS);
+        setting s = new_setting(&c, &t, MAX_MICROS);
         s.user = &counted[i];
         run_scene_ranks(&s, run_counted_steps);
         free_setting(&s);

@@ -259,12 +259,12 @@ TEST(sequences_have_a_limit)
     stage g;
     begin_stage(&g, 0);
     bp_cp_split_info info;
-    char most[32];
+    char max[32];
     info = *bp_cp_split_get_info(g.split);
-    snprintf(most, sizeof most, "%llu", (unsigned long long)info.sequences);
+    snprintf(max, sizeof max, "%llu", (unsigned long long)info.sequences);
     assert_ok(bp_loss_begin(g.loss));
     assert_ok(bp_loss_add(g.loss, g.split, &g.v.values, g.stream));
-    assert_fails(bp_loss_add(g.loss, g.split, &g.v.values, g.stream), BP_ERR_INVALID_ARGUMENT, "sequences", most);
+    assert_fails(bp_loss_add(g.loss, g.split, &g.v.values, g.stream), BP_ERR_INVALID_ARGUMENT, "sequences", max);
     check_failed_step(&g);
     end_stage(&g);
 }

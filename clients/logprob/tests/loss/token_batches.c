@@ -225,8 +225,8 @@ static int64_t rounded_up(int64_t value, uint64_t multiple)
 
 pack new_pack(const corpus *c, uint32_t cp, uint64_t first, uint64_t step)
 {
-    const uint64_t least = cp == 1 ? 1 : 2 * (uint64_t)cp;
-    pack p = {.cp = cp, .multiple = least * (1 + random_below(3)), .pads_itself = random_below(3) == 0};
+    const uint64_t min = cp == 1 ? 1 : 2 * (uint64_t)cp;
+    pack p = {.cp = cp, .multiple = min * (1 + random_below(3)), .pads_itself = random_below(3) == 0};
     for (uint64_t i = first; i < c->sequences; i += step) {
         const int64_t length = (int64_t)(c->first[i + 1] - c->first[i]);
         p.source[p.sequences++] = i;
@@ -238,8 +238,8 @@ pack new_pack(const corpus *c, uint32_t cp, uint64_t first, uint64_t step)
         p.cu[p.sequences] = p.cu[p.sequences - 1] + random_below(20);
     }
     for (uint64_t i = 0; i < p.sequences; i++) {
-        const uint64_t more = p.pads_itself ? least * random_below(3) : 0;
-        const int64_t length = rounded_up(p.cu[i + 1] - p.cu[i], p.pads_itself ? least : p.multiple);
+        const uint64_t more = p.pads_itself ? min * random_below(3) : 0;
+        const int64_t length = rounded_up(p.cu[i + 1] - p.cu[i], p.pads_itself ? min : p.multiple);
         p.padded[i + 1] = p.padded[i] + length + (int64_t)more;
     }
     if (!p.pads_itself && !p.has_dummy && random_below(2) == 0)

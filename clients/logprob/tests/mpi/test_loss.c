@@ -52,7 +52,7 @@ typedef struct slice {
     bp_cp_split *split;
     uint64_t tokens;
     uint8_t mask[MOST_TOKENS];
-    float logprob[MOST_TOKENS], entropy[MOST_TOKENS], least[MOST_TOKENS], largest[MOST_TOKENS];
+    float logprob[MOST_TOKENS], entropy[MOST_TOKENS], min[MOST_TOKENS], largest[MOST_TOKENS];
 } slice;
 
 static void take_local(bp_cp *cp, const slice *mine, void *packed, void *local, uint64_t bytes)
@@ -68,12 +68,12 @@ static float logit_of(uint64_t sequence, uint64_t offset, uint32_t column)
 }
 
 /* The range of a TP rank's columns. */
-static void range_of(const place *p, uint64_t sequence, uint64_t offset, float *least, float *largest)
+static void range_of(const place *p, uint64_t sequence, uint64_t offset, float *min, float *largest)
 {
-    *least = INFINITY;
+    *min = INFINITY;
     *largest = -INFINITY;
     for (uint32_t c = COLUMNS * p->tp_rank / p->tp; c < COLUMNS * (p->tp_rank + 1) / p->tp; c++) {
-        *least = fminf(*least, logit_of(sequence, offset, c));
+        *min = fminf(*min, logit_of(sequence, offset, c));
         *largest = fmaxf(*largest, logit_of(sequence, offset, c));
     }
 }
@@ -92,13 +92,13 @@ static slice *open_slice(const place *p)
             packed->mask[t] = mask_of(i, offset);
             packed->logprob[t] = -value_of(LOGPROB, i, offset);
             packed->entropy[t] = value_of(ENTROPY, i, offset);
-            range_of(p, i, offset, &packed->least[t], &packed->largest[t]);
+            range_of(p, i, offset, &packed->min[t], &packed->largest[t]);
         }
     bp_cp *cp = new_client(NULL, 0);
     take_local(cp, mine, packed->mask, mine->mask, 1);
     take_local(cp, mine, packed->logprob, mine->logprob, 4);
     take_local(cp, mine, packed->entropy, mine->entropy, 4);
-    take_local(cp, mine, packed->least, mine->least, 4);
+    take_local(cp, mine, packed->min, mine->min, 4);
     take_local(cp, mine, packed->largest, mine->largest, 4);
     bp_cp_destroy(&cp);
     return mine;
@@ -117,7 +117,7 @@ static bp_loss_values values_of(slice *mine)
     values.mask = (bp_token_values){.data = mine->mask, .stride = 1};
     values.logprob = (bp_token_values){.data = mine->logprob, .stride = 1};
     values.entropy = (bp_token_values){.data = mine->entropy, .stride = 1};
-    values.logit_min = (bp_token_values){.data = mine->least, .stride = 1};
+    values.logit_min = (bp_token_values){.data = mine->min, .stride = 1};
     values.logit_max = (bp_token_values){.data = mine->largest, .stride = 1};
     return values;
 }
@@ -149,9 +149,9 @@ static bp_loss_statistics truth_of_all(void)
         truth.perplexity_sum += one.perplexity;
         truth.perplexity_sequences += one.valid > 0;
         for (uint64_t offset = 0; offset < length_of(i); offset++) {
-            float least, largest;
-            range_of(&alone, i, offset, &least, &largest);
-            truth.logit_min = mask_of(i, offset) ? fmin(truth.logit_min, least) : truth.logit_min;
+            float min, largest;
+            range_of(&alone, i, offset, &min, &largest);
+            truth.logit_min = mask_of(i, offset) ? fmin(truth.logit_min, min) : truth.logit_min;
             truth.logit_max = mask_of(i, offset) ? fmax(truth.logit_max, largest) : truth.logit_max;
         }
     }

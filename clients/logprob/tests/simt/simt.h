@@ -202,10 +202,10 @@ BP_DEVICE void wait_for_block()
     simt::wait_at(simt::barrier_kind::BLOCK, 0);
 }
 
-BP_DEVICE void lower(uint64_t *least, uint64_t value)
+BP_DEVICE void lower(uint64_t *min, uint64_t value)
 {
-    simt::check_alignment(least, sizeof value);
-    *least = value < *least ? value : *least;
+    simt::check_alignment(min, sizeof value);
+    *min = value < *min ? value : *min;
 }
 
 } // namespace device

@@ -112,7 +112,7 @@ static bp_status call_logprob(client *c, job *j, bp_stream *stream, bool enqueue
     bp_logprob_gradients gradients;
     bp_logprob_divergence_args divergence;
     const bp_logprob_outputs outputs = outputs_of(j);
-    const bp_token_values least = values_at(j->there->least), none = {0};
+    const bp_token_values min = values_at(j->there->min), none = {0};
     bp_logprob_batch_init(&batch, sizeof batch);
     batch.logits = rows_at(j->there->logits, CLIENT_VOCAB);
     batch.tokens = tokens_of(j);
@@ -133,7 +133,7 @@ static bp_status call_logprob(client *c, job *j, bp_stream *stream, bool enqueue
     BP_TRY(bp_logprob_divergence(c->logprob, &batch, &divergence, stream));
     BP_TRY(bp_logprob_divergence_backward(c->logprob, &batch, &divergence, stream));
     BP_TRY(bp_logprob_forward_backward(c->logprob, &batch, &outputs, &gradients, stream));
-    BP_TRY(bp_logprob_range(c->logprob, &batch, &least, &none, stream));
+    BP_TRY(bp_logprob_range(c->logprob, &batch, &min, &none, stream));
     return enqueues ? BP_OK : check_logprob(c);
 }
 

@@ -24,7 +24,7 @@ typedef struct client_tensors {
     float upstream[CLIENT_TOKENS];
     int64_t target[CLIENT_TOKENS];
     uint8_t mask[CLIENT_TOKENS];
-    float logprob[CLIENT_TOKENS], entropy[CLIENT_TOKENS], divergence[CLIENT_TOKENS], least[CLIENT_TOKENS];
+    float logprob[CLIENT_TOKENS], entropy[CLIENT_TOKENS], divergence[CLIENT_TOKENS], min[CLIENT_TOKENS];
     float seed[CLIENT_TOKENS], saved[3 * CLIENT_TOKENS], divergence_saved[5 * CLIENT_TOKENS];
     float grad[CLIENT_TOKENS * CLIENT_VOCAB], hidden_grad[CLIENT_TOKENS * CLIENT_HIDDEN];
     float weight_grad[CLIENT_VOCAB * CLIENT_HIDDEN];

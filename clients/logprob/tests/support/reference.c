@@ -34,13 +34,13 @@ double element_at(const void *data, bp_dtype dtype, int64_t index)
 }
 
 /* Rounds to a number of so many fraction bits and the given minimum exponent. */
-static double round_bits(double value, int bits, int least)
+static double round_bits(double value, int bits, int min)
 {
     if (value == 0 || !isfinite(value))
         return value;
     int exponent;
     frexp(value, &exponent);
-    int unit = (exponent > least ? exponent : least) - bits;
+    int unit = (exponent > min ? exponent : min) - bits;
     return ldexp(nearbyint(ldexp(value, -unit)), unit);
 }
 

@@ -178,12 +178,12 @@ bp_status split_of(const split_options *options, bp_cp_split **split)
     return status;
 }
 
-uint64_t *random_lengths(uint64_t count, uint32_t most)
+uint64_t *random_lengths(uint64_t count, uint32_t max)
 {
     uint64_t *lengths = new_array(count, sizeof *lengths);
     for (uint64_t i = 0; i < count; i++) {
         const uint32_t kind = random_below(4);
-        lengths[i] = kind == 0 ? random_below(2) : random_below(most + 1);
+        lengths[i] = kind == 0 ? random_below(2) : random_below(max + 1);
     }
     return lengths;
 }

@@ -46,6 +46,6 @@ bool can_shift(const reference_split *d, bp_cp_order from, bp_cp_shift shift);
 bp_status split_of(const split_options *options, bp_cp_split **split);
 
 /* `count` lengths up to `most`, many of them 0 or 1. The caller frees them. */
-uint64_t *random_lengths(uint64_t count, uint32_t most);
+uint64_t *random_lengths(uint64_t count, uint32_t max);
 
 #endif
