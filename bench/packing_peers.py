@@ -27,7 +27,7 @@ import tempfile
 import time
 
 TIME_LIMIT = 60
-MOST_SOLVED = 2000  # items, for CP-SAT
+MAX_SOLVED = 2000  # items, for CP-SAT
 
 
 # ---- instances -----------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def idealloc(program, path, _bound):
 
 
 def cp_sat(seconds, path, bound):
-    if sum(1 for _ in read(path)) > MOST_SOLVED:
+    if sum(1 for _ in read(path)) > MAX_SOLVED:
         return None, False, 0
     output, spent = run([sys.executable, os.path.abspath(__file__), "--solve", path, str(bound), str(seconds)])
     total, proven = map(int, output.split()) if output else (None, None)

@@ -89,7 +89,7 @@ static bp_status make_loss(job *j)
     config.cp_rank = j->cp_rank;
     config.dp_rank = j->dp_rank;
     config.comm = j->all;
-    config.max_sequences = most_sequences(&j->s) * j->s.micro_batches;
+    config.max_sequences = max_sequences(&j->s) * j->s.micro_batches;
     return bp_loss_create(j->device, &config, &j->loss);
 }
 
@@ -104,7 +104,7 @@ static bp_status make_logprobs(job *j)
 {
     bp_logprob_config config;
     TRY(bp_logprob_config_init(&config, sizeof config));
-    config.max_tokens = most_sequences(&j->s) * (longest_sequence() + j->multiple) / j->s.cp + 1;
+    config.max_tokens = max_sequences(&j->s) * (longest_sequence() + j->multiple) / j->s.cp + 1;
     shard_of(j->s.vocab, j->s.tp, j->tp_rank, &config.vocab_start, &config.vocab);
     config.comm = j->vocab;
     return bp_logprob_create(j->device, &config, &j->logprobs);

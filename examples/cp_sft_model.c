@@ -132,7 +132,7 @@ uint64_t longest_sequence(void)
     return LONGEST;
 }
 
-uint64_t most_sequences(const settings *s)
+uint64_t max_sequences(const settings *s)
 {
     const uint64_t turns = s->dp * s->micro_batches;
     return s->sequences > 0 ? (s->sequences - 1) / turns + 1 : 1;

@@ -27,7 +27,7 @@ typedef struct packed_batch {
 
 uint64_t longest_sequence(void);
 /* At most so many sequences in a micro-batch, and not 0. */
-uint64_t most_sequences(const settings *s);
+uint64_t max_sequences(const settings *s);
 /* Sequence i goes to DP rank i mod dp, whose micro-batches take turns. */
 int load(const settings *s, uint64_t dp_rank, uint64_t micro_batch, packed_batch *b);
 void unload(packed_batch *b);

@@ -10,7 +10,7 @@
 #include "try.h"
 
 #define THREADS 128
-#define MOST_BLOCKS 4096
+#define MAX_BLOCKS 4096
 
 /* ---- the host ------------------------------------------------------------------------------------------------------- */
 
@@ -64,7 +64,7 @@ static bp_status launch(const engine *e, int operation, const work *w, bp_stream
     uint64_t blocks = (w->items + THREADS - 1) / THREADS;
     if (w->items == 0)
         return BP_OK;
-    return driver_launch(e->cuda, e->kernels[operation], blocks < MOST_BLOCKS ? (uint32_t)blocks : MOST_BLOCKS, THREADS,
+    return driver_launch(e->cuda, e->kernels[operation], blocks < MAX_BLOCKS ? (uint32_t)blocks : MAX_BLOCKS, THREADS,
                          arguments, stream);
 }
 

@@ -194,8 +194,8 @@ static uint64_t held_bytes(const bucket *b, bp_role role)
 void memory_count_held(trainer *t, const bucket *b, bp_role role)
 {
     t->held_bytes[role] += held_bytes(b, role);
-    if (t->held_bytes[role] > t->most_bytes[role])
-        t->most_bytes[role] = t->held_bytes[role];
+    if (t->held_bytes[role] > t->max_bytes[role])
+        t->max_bytes[role] = t->held_bytes[role];
 }
 
 void memory_count_released(trainer *t, const bucket *b, bp_role role)
@@ -207,7 +207,7 @@ bp_status memory_peak(const trainer *t, uint64_t *bytes)
 {
     *bytes = 0;
     for (int role = 0; t->options->policy == BP_POLICY_DYNAMIC && role < BP_ROLE_COUNT; role++)
-        *bytes += t->most_bytes[role];
+        *bytes += t->max_bytes[role];
     const bp_pool_info *pool = bp_pool_get_info(t->pool);
     for (size_t i = 0; i < pool->slab_count; i++)
         *bytes += pool->slabs[i].planned_bytes;

@@ -10,14 +10,14 @@ static bool is_kept(const char *group)
     return strcmp(group, "state") == 0 || strcmp(group, "optimizer") == 0 || strcmp(group, "persistent") == 0;
 }
 
-#define MOST_GROUPS 16
+#define MAX_GROUPS 16
 
 /* The groups of the pool now. */
 static bp_status groups_of(const trainer *t, bp_offload_group *groups, size_t *count)
 {
     groups[0].size = sizeof groups[0];
-    TRY(bp_offload_groups(t->offload, groups, MOST_GROUPS, count));
-    return *count <= MOST_GROUPS ? BP_OK : fail(BP_ERR_INTERNAL, "more than %d groups", MOST_GROUPS);
+    TRY(bp_offload_groups(t->offload, groups, MAX_GROUPS, count));
+    return *count <= MAX_GROUPS ? BP_OK : fail(BP_ERR_INTERNAL, "more than %d groups", MAX_GROUPS);
 }
 
 /* Windows of NCCL are other ones afterwards. */
@@ -41,7 +41,7 @@ static bp_status committed(const trainer *t, uint64_t *bytes)
 
 bp_status offload_all(trainer *t)
 {
-    bp_offload_group groups[MOST_GROUPS];
+    bp_offload_group groups[MAX_GROUPS];
     size_t count;
     bool stale = graph_has_windows(t);
     TRY(committed(t, &t->away_before));
@@ -60,7 +60,7 @@ bp_status offload_all(trainer *t)
 
 bp_status restore_all(trainer *t)
 {
-    bp_offload_group groups[MOST_GROUPS];
+    bp_offload_group groups[MAX_GROUPS];
     size_t count;
     TRY(groups_of(t, groups, &count));
     for (size_t i = 0; i < count; i++) {

@@ -45,7 +45,7 @@ typedef struct trainer {
     size_t lasting_planned, lasting_count;
     uint64_t persistent_bytes; /* of the latter */
     /* of each role, as pools round them: of the requests that are held now, and of those at most */
-    uint64_t held_bytes[BP_ROLE_COUNT], most_bytes[BP_ROLE_COUNT];
+    uint64_t held_bytes[BP_ROLE_COUNT], max_bytes[BP_ROLE_COUNT];
     void *activations;
     staging staging;
     bp_registration *registration;

@@ -46,7 +46,7 @@ typedef struct bp_pinned_config {
     bp_pinned_allocator allocator;
     uint64_t slab_bytes;    /**< slab of small pieces. 0: 64 MiB */
     uint64_t planned_bytes; /**< smallest planned piece. 0: 1 MiB */
-    uint64_t most_bytes;    /**< limit of all pinned memory. 0: no limit */
+    uint64_t max_bytes;     /**< limit of all pinned memory. 0: no limit */
     /** threads for the first touch of new memory, at most 64. 0: one for each processor, at most 8 */
     uint32_t touch_threads;
     /** preferred NUMA node of new memory. -1: that of the device if known, else that of the thread */

@@ -64,8 +64,8 @@ static void *run_rank(void *argument)
 
 static unsigned run_threads(team *t, team_function *function, void *user)
 {
-    pthread_t threads[MOST_RANKS];
-    thread_job jobs[MOST_RANKS];
+    pthread_t threads[MAX_RANKS];
+    thread_job jobs[MAX_RANKS];
     for (uint32_t i = 0; i < t->options.ranks; i++) {
         jobs[i] = (thread_job){&t->ranks[i], function, user};
         assert_int_equal(pthread_create(&threads[i], NULL, run_rank, &jobs[i]), 0);

@@ -9,7 +9,7 @@
 
 #include "support/exchange.h"
 
-#define MOST_RANKS 4
+#define MAX_RANKS 4
 
 typedef struct team team;
 
@@ -43,7 +43,7 @@ typedef struct team_options {
 struct team {
     team_options options;
     exchange_room room;
-    rank ranks[MOST_RANKS];
+    rank ranks[MAX_RANKS];
     atomic_uint wrong; /* failed expectations of all threads */
     bool leaks;        /* streams and memory are leaked on purpose */
     bool breaks_rules; /* NCCL's rules are broken on purpose: the test checks them itself */

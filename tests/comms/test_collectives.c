@@ -12,7 +12,7 @@
 
 static void on_teams(team_function *function, void *user)
 {
-    for (uint32_t ranks = 1; ranks <= MOST_RANKS; ranks++)
+    for (uint32_t ranks = 1; ranks <= MAX_RANKS; ranks++)
         for (int over_nccl = 0; over_nccl <= 1; over_nccl++) {
             run_team(&(team_options){.ranks = ranks, .over_nccl = over_nccl}, function, user);
         }

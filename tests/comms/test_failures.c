@@ -9,7 +9,7 @@
 typedef struct attempt {
     bp_register_kind kind;
     const char *function; /* named in errors; "": NCCL uses the driver, too, and does not say */
-    bp_status statuses[MOST_RANKS];
+    bp_status statuses[MAX_RANKS];
 } attempt;
 
 static void try_to_register(rank *r, void *user)

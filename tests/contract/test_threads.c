@@ -121,7 +121,7 @@ static void *work(void *argument)
 }
 
 /* Request i belongs to thread i mod 4. Live bytes never exceed `most_bytes`. */
-static void contend(kit *k, const uint64_t *bytes, uint64_t most_bytes, unsigned rounds, bool memory)
+static void contend(kit *k, const uint64_t *bytes, uint64_t max_bytes, unsigned rounds, bool memory)
 {
     cells *all = calloc(1, sizeof *all);
     worker workers[THREADS];
@@ -168,7 +168,7 @@ static void contend(kit *k, const uint64_t *bytes, uint64_t most_bytes, unsigned
     bp_pool_statistics s = statistics_of(k->pool);
     assert_int_equal(s.acquires, s.releases + s.cancelled);
     assert_int_equal(s.live_bytes, 0);
-    assert_in_range(s.peak_live_bytes, atomic_load(&all->max), most_bytes);
+    assert_in_range(s.peak_live_bytes, atomic_load(&all->max), max_bytes);
     for (size_t i = 0; i < bp_pool_trace_count(k->pool); i++) {
         bp_pool_event event = {.size = sizeof event};
         assert_ok(bp_pool_trace_get(k->pool, i, &event));

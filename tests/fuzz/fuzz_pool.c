@@ -35,12 +35,12 @@ static uint64_t next_number(input *in)
     return value >> (first - 250) * 8;
 }
 
-#define MOST_SLABS 3
+#define MAX_SLABS 3
 #define MAX_CLASSES 2
 #define MAX_REQUESTS 23
 
 typedef struct parts {
-    bp_plan_slab slabs[MOST_SLABS];
+    bp_plan_slab slabs[MAX_SLABS];
     bp_plan_class classes[MAX_CLASSES];
     bp_plan_request requests[MAX_REQUESTS];
     char units[MAX_REQUESTS][8];
@@ -49,7 +49,7 @@ typedef struct parts {
 static void fill(input *in, parts *p, bp_plan_info *info)
 {
     const uint64_t unit_bytes = info->alignment;
-    info->slab_count = next_byte(in) % MOST_SLABS + 1;
+    info->slab_count = next_byte(in) % MAX_SLABS + 1;
     for (size_t i = 0; i < info->slab_count; i++)
         p->slabs[i] = (bp_plan_slab){.bytes = next_number(in) * unit_bytes, .group = "g"};
     info->class_count = next_byte(in) % (MAX_CLASSES + 1);

@@ -4,9 +4,9 @@
 
 bp_offload_group group_of(const bp_offload *offload, const char *name)
 {
-    bp_offload_group groups[MOST_GROUPS] = {{.size = sizeof groups[0]}};
+    bp_offload_group groups[MAX_GROUPS] = {{.size = sizeof groups[0]}};
     size_t count = 0;
-    assert_ok(bp_offload_groups(offload, groups, MOST_GROUPS, &count));
+    assert_ok(bp_offload_groups(offload, groups, MAX_GROUPS, &count));
     for (size_t i = 0; i < count; i++) {
         if (strcmp(groups[i].name, name) == 0)
             return groups[i];
@@ -24,9 +24,9 @@ size_t group_count(const bp_offload *offload)
 
 bp_offload_group group_at(const bp_offload *offload, size_t index)
 {
-    bp_offload_group groups[MOST_GROUPS] = {{.size = sizeof groups[0]}};
+    bp_offload_group groups[MAX_GROUPS] = {{.size = sizeof groups[0]}};
     size_t count = 0;
-    assert_ok(bp_offload_groups(offload, groups, MOST_GROUPS, &count));
+    assert_ok(bp_offload_groups(offload, groups, MAX_GROUPS, &count));
     assert_true(index < count);
     return groups[index];
 }
@@ -120,7 +120,7 @@ void bring_back(store *s, const char *group, bp_restore fill)
 store_state state_of(const store *s)
 {
     store_state state = {.pool = snapshot_of(s->k.pool), .count = group_count(s->offload)};
-    assert_true(state.count <= MOST_GROUPS);
+    assert_true(state.count <= MAX_GROUPS);
     for (size_t i = 0; i < state.count; i++)
         state.groups[i] = group_at(s->offload, i);
     state.committed_bytes = usage_of(s->k.device).committed_bytes;

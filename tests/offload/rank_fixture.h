@@ -20,19 +20,19 @@ typedef struct watch {
 
 struct scene {
     uint32_t ranks, comms;
-    store stores[MOST_RANKS];
-    watch watches[MOST_RANKS];
-    barrier barriers[MAX_COMMS][MOST_RANKS], joints[MAX_COMMS][MOST_RANKS];
-    rank ends[MAX_COMMS][MOST_RANKS];
-    bp_comm *handles[MAX_COMMS][MOST_RANKS];
-    bp_registration_entry entries[MOST_RANKS][4];
-    size_t count[MOST_RANKS];
-    bp_registration *made[MOST_RANKS];
+    store stores[MAX_RANKS];
+    watch watches[MAX_RANKS];
+    barrier barriers[MAX_COMMS][MAX_RANKS], joints[MAX_COMMS][MAX_RANKS];
+    rank ends[MAX_COMMS][MAX_RANKS];
+    bp_comm *handles[MAX_COMMS][MAX_RANKS];
+    bp_registration_entry entries[MAX_RANKS][4];
+    size_t count[MAX_RANKS];
+    bp_registration *made[MAX_RANKS];
     /* of the last call */
     trip trip;
     stage which;
-    bp_status status[MOST_RANKS];
-    char detail[MOST_RANKS][512];
+    bp_status status[MAX_RANKS];
+    char detail[MAX_RANKS][512];
 };
 
 /* All ranks in one communicator "dp"; every slab is registered, the persistent one by a separate entry. Without `options` those of

@@ -46,7 +46,7 @@ static void bind_persistent(store *s, uint64_t bytes)
 static void note_slabs(store *s)
 {
     s->slab_count = bp_pool_get_info(s->k.pool)->slab_count;
-    assert_true(s->slab_count <= MOST_SLABS);
+    assert_true(s->slab_count <= MAX_SLABS);
     for (size_t i = 0; i < s->slab_count; i++) {
         s->slabs[i] = bp_pool_get_info(s->k.pool)->slabs[i];
         s->bytes[i] = calloc(1, s->slabs[i].bytes);

@@ -7,8 +7,8 @@
 
 #include "support/pools.h"
 
-#define MOST_SLABS 8
-#define MOST_GROUPS MOST_SLABS
+#define MAX_SLABS 8
+#define MAX_GROUPS MAX_SLABS
 /* Slabs of several pages each, the optimizer's of more than twenty. */
 #define STORE_UNITS "3000,500 3000,500 1200"
 #define MAIN_GRAD BP_ROLE_BIT(BP_ROLE_MAIN_GRAD)
@@ -20,20 +20,20 @@ typedef struct store_options {
     bool joint;
     uint32_t roles; /* 0: param, grad, state, main_grad, optimizer */
     uint64_t persistent_bytes, overflow_bytes;
-    const char *groups[MOST_SLABS]; /* of the plan's slabs, in order; NULL: as planned */
-    bool bare;                      /* no offload, nothing live, nothing written */
+    const char *groups[MAX_SLABS]; /* of the plan's slabs, in order; NULL: as planned */
+    bool bare;                     /* no offload, nothing live, nothing written */
 } store_options;
 
 typedef struct store {
     kit k;
     bp_offload *offload;
     size_t slab_count;
-    bp_pool_slab slabs[MOST_SLABS];
-    uint8_t *bytes[MOST_SLABS];    /* expected bytes */
-    uint8_t *known[MOST_SLABS];    /* 1: the byte is known */
-    uint32_t persistent;           /* request; UINT32_MAX: none */
-    uint32_t writes;               /* so far */
-    uint8_t discarded[MOST_SLABS]; /* 1: discarded by the last offload */
+    bp_pool_slab slabs[MAX_SLABS];
+    uint8_t *bytes[MAX_SLABS];    /* expected bytes */
+    uint8_t *known[MAX_SLABS];    /* 1: the byte is known */
+    uint32_t persistent;          /* request; UINT32_MAX: none */
+    uint32_t writes;              /* so far */
+    uint8_t discarded[MAX_SLABS]; /* 1: discarded by the last offload */
 } store;
 
 /* Takes the device over. State and persistent requests are live on s0, every slab has different bytes. `config` NULL: the defaults. */
@@ -91,7 +91,7 @@ void note_restored(store *s, const char *group, bp_restore fill);
 /* Everything that a failed call must leave unchanged, of the pool and of every group. */
 typedef struct store_state {
     snapshot pool;
-    bp_offload_group groups[MOST_GROUPS];
+    bp_offload_group groups[MAX_GROUPS];
     size_t count;
     uint64_t committed_bytes;
 } store_state;

@@ -19,7 +19,7 @@ typedef struct expected {
 
 typedef struct program {
     store s;
-    expected groups[MOST_GROUPS];
+    expected groups[MAX_GROUPS];
     size_t count;
     const char *group_of[64]; /* by request of the kit */
     void *address_of[64];
@@ -29,7 +29,7 @@ typedef struct program {
 static void note_groups(program *p)
 {
     p->count = group_count(p->s.offload);
-    assert_in_range(p->count, 1, MOST_GROUPS);
+    assert_in_range(p->count, 1, MAX_GROUPS);
     for (size_t i = 0; i < p->count; i++) {
         expected *e = &p->groups[i];
         bp_offload_group group = group_at(p->s.offload, i);

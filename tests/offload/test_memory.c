@@ -182,7 +182,7 @@ TEST(little_may_be_pinned)
         bp_device *device = new_device();
         bp_pinned_config small;
         assert_ok(bp_pinned_config_init(&small, sizeof small));
-        small.most_bytes = 1 << 20;
+        small.max_bytes = 1 << 20;
         small.slab_bytes = 512 << 10;
         small.planned_bytes = 1 << 20;
         bp_pinned *pinned = NULL;
@@ -282,7 +282,7 @@ TEST(stages_pin_little)
     for (int i = 0; i < 4; i++) {
         bp_pinned_config limits;
         assert_ok(bp_pinned_config_init(&limits, sizeof limits));
-        limits.most_bytes = max[i];
+        limits.max_bytes = max[i];
         limits.planned_bytes = PAGE;
         bp_device *device = new_device();
         bp_pinned *pinned = NULL;

@@ -138,21 +138,21 @@ TEST(shared_name)
 /* ---- observers ------------------------------------------------------------------------------------------------------ */
 
 typedef struct observer {
-    uint8_t attached[MOST_SLABS];
+    uint8_t attached[MAX_SLABS];
     unsigned wrong;
 } observer;
 
 static bp_status attach(void *user, uint32_t slab, void *address, uint64_t bytes)
 {
     observer *o = user;
-    o->wrong += slab >= MOST_SLABS || bytes == 0 || o->attached[slab]++ != 0;
+    o->wrong += slab >= MAX_SLABS || bytes == 0 || o->attached[slab]++ != 0;
     return BP_OK;
 }
 
 static void detach(void *user, uint32_t slab, void *address, uint64_t bytes)
 {
     observer *o = user;
-    o->wrong += slab >= MOST_SLABS || bytes == 0 || o->attached[slab]-- != 1;
+    o->wrong += slab >= MAX_SLABS || bytes == 0 || o->attached[slab]-- != 1;
 }
 
 static const bp_slab_callbacks WATCHING = {.attach = attach, .detach = detach};
@@ -192,7 +192,7 @@ TEST(observers)
     assert_bytes(&s);
     close_store(&s); /* with an offloaded group */
     assert_int_equal(before.wrong, 0);
-    for (size_t i = 0; i < MOST_SLABS; i++)
+    for (size_t i = 0; i < MAX_SLABS; i++)
         assert_int_equal(before.attached[i], 0);
 }
 

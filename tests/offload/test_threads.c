@@ -22,9 +22,9 @@ typedef struct reader {
 /* group_of for threads: cmocka's assertions only work on the main one. */
 static bool look_at(const bp_offload *offload, const char *name, bp_offload_group *group)
 {
-    bp_offload_group groups[MOST_GROUPS] = {{.size = sizeof groups[0]}};
+    bp_offload_group groups[MAX_GROUPS] = {{.size = sizeof groups[0]}};
     size_t count = 0;
-    bool good = bp_offload_groups(offload, groups, MOST_GROUPS, &count) == BP_OK;
+    bool good = bp_offload_groups(offload, groups, MAX_GROUPS, &count) == BP_OK;
     for (size_t i = 0; i < count; i++) {
         if (strcmp(groups[i].name, name) == 0) {
             *group = groups[i];

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-#define MOST_BOXES 512
+#define MAX_BOXES 512
 
 typedef struct box {
     uint64_t begin, end, low, high; /* steps, bytes */
@@ -15,14 +15,14 @@ typedef struct box {
 } box;
 
 typedef struct cutting {
-    box boxes[MOST_BOXES];
+    box boxes[MAX_BOXES];
     uint32_t count, items;
 } cutting;
 
 /* Adds a box and its item. */
 static void add_box(cutting *c, uint64_t begin, uint64_t end, uint64_t low, uint64_t high)
 {
-    assert_true(c->count < MOST_BOXES && begin < end && low < high);
+    assert_true(c->count < MAX_BOXES && begin < end && low < high);
     c->boxes[c->count++] = (box){begin, end, low, high, c->items++, true};
 }
 
@@ -76,7 +76,7 @@ static bool cut_gap(cutting *c, box *b)
     uint64_t left, right;
     two_between(b->begin, b->end, &left, &right);
     add_box(c, left, right, b->low, b->high);
-    assert_true(c->count < MOST_BOXES);
+    assert_true(c->count < MAX_BOXES);
     c->boxes[c->count++] = (box){right, b->end, b->low, b->high, b->item, false};
     b->end = left;
     b->whole = false;
@@ -115,8 +115,8 @@ planted plant(planted_options options)
     static cutting c;
     c.count = c.items = 0;
     cut(&c, options);
-    uint32_t numbers[MOST_BOXES], order[MOST_BOXES];
-    for (uint32_t i = 0; i < MOST_BOXES; i++)
+    uint32_t numbers[MAX_BOXES], order[MAX_BOXES];
+    for (uint32_t i = 0; i < MAX_BOXES; i++)
         numbers[i] = order[i] = i;
     shuffle(numbers, c.items);
     shuffle(order, c.count);

@@ -222,10 +222,10 @@ static void check_place(const piece *pieces, size_t count, const piece *added, u
                     pieces[i].address + pieces[i].bytes <= added->address);
 }
 
-static bool add(bp_pinned *pinned, piece *pieces, size_t count, uint64_t *state, uint64_t most_bytes)
+static bool add(bp_pinned *pinned, piece *pieces, size_t count, uint64_t *state, uint64_t max_bytes)
 {
     const uint64_t alignment = next_random(state) % 4 == 0 ? (uint64_t)1 << next_random(state) % 22 : 0;
-    piece p = {.bytes = random_bytes(state, most_bytes), .mark = (uint8_t)next_random(state)};
+    piece p = {.bytes = random_bytes(state, max_bytes), .mark = (uint8_t)next_random(state)};
     void *const untouched = &p;
     void *address = untouched;
     bp_status status = bp_pinned_allocate(pinned, p.bytes, alignment, &address);
@@ -248,7 +248,7 @@ static void drop(bp_pinned *pinned, piece *pieces, size_t *count, size_t which)
     pieces[which] = pieces[--*count];
 }
 
-void walk(bp_pinned *pinned, uint64_t seed, unsigned steps, uint64_t most_bytes, unsigned *refused)
+void walk(bp_pinned *pinned, uint64_t seed, unsigned steps, uint64_t max_bytes, unsigned *refused)
 {
     piece pieces[MAX_PIECES];
     size_t count = 0;
@@ -257,7 +257,7 @@ void walk(bp_pinned *pinned, uint64_t seed, unsigned steps, uint64_t most_bytes,
         /* in turns more come and more go, so that it fills and empties */
         const bool grows = next_random(&state) % 8 < (step / 100 % 2 == 0 ? 6 : 2);
         if (grows && count < MAX_PIECES) {
-            if (add(pinned, pieces, count, &state, most_bytes))
+            if (add(pinned, pieces, count, &state, max_bytes))
                 count++;
             else if (refused != NULL)
                 ++*refused;

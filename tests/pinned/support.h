@@ -43,6 +43,6 @@ bp_pinned_config small_config(bp_pinned_allocator allocator, uint64_t slab_bytes
 bp_pinned_statistics statistics_of(const bp_pinned *pinned);
 
 /* Allocates and frees at random; in the end all is free. Running out of room is allowed; *refused counts it unless NULL. */
-void walk(bp_pinned *pinned, uint64_t seed, unsigned steps, uint64_t most_bytes, unsigned *refused);
+void walk(bp_pinned *pinned, uint64_t seed, unsigned steps, uint64_t max_bytes, unsigned *refused);
 
 #endif

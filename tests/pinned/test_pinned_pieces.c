@@ -13,7 +13,7 @@ TEST(random)
         DEVICE *device = new_device();
         bp_pinned_config config = small_config(BP_PINNED_PLAIN, (1 + seed % 4) * MIB + (seed % 2) * 4 * KIB);
         config.planned_bytes = seed % 3 == 0 ? 64 * KIB : 0;
-        config.most_bytes = 12 * MIB;
+        config.max_bytes = 12 * MIB;
         config.no_huge_pages = seed % 2 == 0;
         bp_pinned *pinned = new_pinned(device, &config);
         walk(pinned, seed, 1200, 3 * MIB, &refused);
@@ -21,7 +21,7 @@ TEST(random)
         assert_int_equal(s.planned_pieces + s.small_pieces + s.planned_bytes + s.small_bytes + s.slab_used_bytes, 0);
         assert_int_equal(s.pinned_bytes, config.slab_bytes);
         assert_int_equal(pinned_bytes(), config.slab_bytes);
-        assert_in_range(s.peak_pinned_bytes, s.pinned_bytes, config.most_bytes);
+        assert_in_range(s.peak_pinned_bytes, s.pinned_bytes, config.max_bytes);
         bp_pinned_destroy(&pinned);
         assert_null(pinned);
     }
@@ -83,7 +83,7 @@ TEST(limits)
 {
     DEVICE *device = new_device();
     bp_pinned_config config = small_config(BP_PINNED_PLAIN, 2 * MIB);
-    config.most_bytes = 5 * MIB;
+    config.max_bytes = 5 * MIB;
     bp_pinned *pinned = new_pinned(device, &config);
     void *a, *b, *c = NULL;
     assert_ok(bp_pinned_allocate(pinned, 3 * MIB, 0, &a));
@@ -96,11 +96,11 @@ TEST(limits)
     assert_null(c);
     bp_pinned_destroy(&pinned);
 
-    config.most_bytes = MIB; /* less than the slab */
+    config.max_bytes = MIB; /* less than the slab */
     pinned = new_pinned(device, &config);
     assert_fails(bp_pinned_allocate(pinned, 1, 0, &c), BP_ERR_NO_HOST_MEMORY, "2097152 bytes more");
     bp_pinned_destroy(&pinned);
-    config.most_bytes = 0; /* more than any machine has */
+    config.max_bytes = 0; /* more than any machine has */
     pinned = new_pinned(device, &config);
     assert_fails(bp_pinned_allocate(pinned, UINT64_MAX - 5000, 0, &c), BP_ERR_NO_HOST_MEMORY, "address space");
     assert_fails(bp_pinned_allocate(pinned, UINT64_MAX, 0, &c), BP_ERR_NO_HOST_MEMORY, "18446744073709551615");

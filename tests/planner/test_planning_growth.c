@@ -17,7 +17,7 @@
 #define UNITS 5000u
 #define GROWTH 4u
 #define MAX_TIMES 10
-#define MOST_BYTES 6
+#define MAX_BYTES 6
 #define NOISE 0.02 /* seconds: page faults dominate shorter stages */
 #define TRIES 8
 #define LITTLE_WORK (UINT64_C(1) << 20) /* of the packer, which may use all of it in the larger plan only */
@@ -185,7 +185,7 @@ static void assert_growth(const subject *s)
     }
     for (size_t stage = 0; stage < min[0].count; stage++) {
         const figure *small = &min[0].list[stage], *large = &min[1].list[stage];
-        bool big = large->bytes > MOST_BYTES * small->bytes;
+        bool big = large->bytes > MAX_BYTES * small->bytes;
         if (big || is_slow(small, large))
             print_error("%s: %u units take %.4f s and %llu bytes, %u take %.4f s and %llu bytes\n", small->stage, UNITS,
                         small->seconds, (unsigned long long)small->bytes, GROWTH * UNITS, large->seconds,
@@ -226,10 +226,10 @@ static uint64_t bytes_of_packing(uint32_t units)
 TEST(test_memory_of_packing_windows_is_linear)
 {
     uint64_t small = bytes_of_packing(2 * UNITS), large = bytes_of_packing(2 * GROWTH * UNITS);
-    if (large > MOST_BYTES * small)
+    if (large > MAX_BYTES * small)
         print_error("%llu bytes for %u units, %llu for %u\n", (unsigned long long)small, 2 * UNITS,
                     (unsigned long long)large, 2 * GROWTH * UNITS);
-    assert_true(large <= MOST_BYTES * small);
+    assert_true(large <= MAX_BYTES * small);
 }
 
 /* Classes times copies is 4.9e9 here; requests use 2 x 70,000 pairs of them. */

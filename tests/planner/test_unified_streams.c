@@ -19,7 +19,7 @@ typedef struct row {
     unsigned long long bytes;
 } row;
 
-#define MOST_ROWS 512
+#define MAX_ROWS 512
 
 static size_t read_rows(const char *name, row *rows)
 {
@@ -31,7 +31,7 @@ static size_t read_rows(const char *name, row *rows)
     size_t count = 0;
     while (fgets(line, sizeof line, file) != NULL) {
         row r = {0};
-        assert_true(count < MOST_ROWS);
+        assert_true(count < MAX_ROWS);
         assert_true(sscanf(line, "%*u,%u,%u,%llu,%u-%u", &r.lower, &r.upper, &r.bytes, &r.gap_begin, &r.gap_end) >= 3);
         rows[count++] = r;
     }
@@ -80,7 +80,7 @@ static size_t order_requests(const bp_buckets *buckets, size_t *requests)
     for (uint32_t role = BP_ROLE_PARAM; role <= BP_ROLE_GRAD; role++) {
         for (size_t i = 0; i < bp_buckets_get_info(buckets)->request_count; i++) {
             bp_request request = bp_buckets_get_info(buckets)->requests[i];
-            assert_true(count < MOST_ROWS);
+            assert_true(count < MAX_ROWS);
             if (request.role == role)
                 requests[count++] = i;
         }
@@ -90,8 +90,8 @@ static size_t order_requests(const bp_buckets *buckets, size_t *requests)
 
 static void assert_same_conflicts(const char *file, const char *model, uint32_t ep, bp_padding padding)
 {
-    static row rows[MOST_ROWS];
-    size_t requests[MOST_ROWS], row_count = read_rows(file, rows), conflicts = 0;
+    static row rows[MAX_ROWS];
+    size_t requests[MAX_ROWS], row_count = read_rows(file, rows), conflicts = 0;
     SCOPED(bp_buckets_destroy) bp_buckets *buckets = read_buckets(model, ep, padding);
     bp_schedule_config config;
     assert_ok(bp_schedule_config_init(&config, sizeof config));

@@ -17,7 +17,7 @@ OPCODES = {"PROTO", "EMPTY_DICT", "EMPTY_LIST", "MARK", "SETITEMS", "APPENDS", "
            "BINUNICODE", "NEWTRUE", "NEWFALSE", "NONE", "STOP"}
 ACTIONS = {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap"}
 STATES = {"active_allocated", "inactive"}
-MOST_PER_BATCH = 1000
+MAX_PER_BATCH = 1000
 ACQUIRE, REF, USE, UNREF, RELEASE, CANCEL = range(1, 7)
 
 SEGMENT = {"device": int, "address": int, "total_size": int, "allocated_size": int, "active_size": int,
@@ -88,7 +88,7 @@ def check_opcodes(data):
         elif opcode.name in ("SETITEMS", "APPENDS"):
             elements = depth.pop()
             if opcode.name == "APPENDS":
-                need(elements <= MOST_PER_BATCH, "batches", f"{elements} elements at byte {position}")
+                need(elements <= MAX_PER_BATCH, "batches", f"{elements} elements at byte {position}")
         elif opcode.name == "STOP":
             end = position
         elif depth:

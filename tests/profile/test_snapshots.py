@@ -18,7 +18,7 @@ WRITER, WRITER_OF_THREADS = sys.argv[1:3]
 SEEDS = 20
 
 
-def write(value, batch=check.MOST_PER_BATCH):
+def write(value, batch=check.MAX_PER_BATCH):
     """Writes a pickle with the opcodes of the library, to test modified objects."""
     if value is None:
         return b"N"

@@ -42,7 +42,7 @@ EVENT_ACQUIRE, EVENT_REF, EVENT_USE, EVENT_UNREF, EVENT_RELEASE, EVENT_CANCEL = 
     "EVENT_", "ACQUIRE REF USE UNREF RELEASE CANCEL")
 
 # Constants that the headers state in comments only.
-MOST_REFERENCES = 65535
+MAX_REFERENCES = 65535
 EXACT_POINTS = 255  # release events are exact for this many releases of their stream
 
 Bind, Bucket, BucketsConfig, GivenBucket, HostConfig, Interval, LiveRequest, PackConfig, PackResult = (

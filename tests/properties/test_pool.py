@@ -70,10 +70,10 @@ class Properties(unittest.TestCase):
     def test_largest_reference_count(self):
         """A request takes 65535 references and no more, and ends with the last release."""
         pool, ids, (stream,) = self.single(1)
-        for _ in range(b.MOST_REFERENCES):
+        for _ in range(b.MAX_REFERENCES):
             check(lib, lib.bp_pool_acquire(pool, ids, 1, stream, None), "bp_pool_acquire")
         self.assertEqual(lib.bp_pool_acquire(pool, ids, 1, stream, None), SCHEDULE)
-        for _ in range(b.MOST_REFERENCES):
+        for _ in range(b.MAX_REFERENCES):
             check(lib, lib.bp_pool_release(pool, ids, 1, stream), "bp_pool_release")
         self.assertEqual(lib.bp_pool_release(pool, ids, 1, stream), SCHEDULE)
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_BYTES 65536 /* of a text that is read with wrong bytes */
+#define MAX_BYTES 65536 /* of a text that is read with wrong bytes */
 
 static const char *const MODELS[] = {"Qwen3-0.6B",        "Nemotron-3-Nano-30B-A3B", "Gemma-3-1B-it",
                                      "Mixtral-8x7B",      "Qwen3-Next-80B-A3B",      "DeepSeek-V3",
@@ -253,7 +253,7 @@ static size_t load(const char *path, char *text)
 {
     FILE *file = fopen(path, "re");
     must(file != NULL);
-    size_t bytes = fread(text, 1, MOST_BYTES, file);
+    size_t bytes = fread(text, 1, MAX_BYTES, file);
     fclose(file);
     return bytes;
 }
@@ -309,7 +309,7 @@ static void share_file(const soak *s, const bp_plan *plan)
 void format_round(soak *s)
 {
     dice *d = &s->dice;
-    static char text[MOST_BYTES];
+    static char text[MAX_BYTES];
     char path[512], prints[2][BP_FINGERPRINT_CHARS];
     scenario c = random_scenario(d);
     bp_plan *plan = stable_plan(d, &c), *read = NULL;

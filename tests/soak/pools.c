@@ -395,16 +395,16 @@ void pool_round(soak *s, device_kind kind)
 
 /* ---- offload -------------------------------------------------------------------------------------------------------- */
 
-#define MOST_GROUPS 16
+#define MAX_GROUPS 16
 
 /* Everything is released but state, whose bytes survive. */
 static void leave_and_return(soak *s, bench *b, bp_offload *offload)
 {
-    bp_offload_group groups[MOST_GROUPS] = {{.size = sizeof groups[0]}};
-    bool away[MOST_GROUPS] = {false};
+    bp_offload_group groups[MAX_GROUPS] = {{.size = sizeof groups[0]}};
+    bool away[MAX_GROUPS] = {false};
     size_t count = 0;
-    must_ok(bp_offload_groups(offload, groups, MOST_GROUPS, &count));
-    must(count <= MOST_GROUPS);
+    must_ok(bp_offload_groups(offload, groups, MAX_GROUPS, &count));
+    must(count <= MAX_GROUPS);
     for (size_t i = 0; i < count; i++) {
         if (chance(b->dice, 3))
             continue;

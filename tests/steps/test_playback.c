@@ -127,14 +127,14 @@ TEST(test_snapshots_are_played)
 
 /* ---- hand-made traces -------------------------------------------------------------------------------------------- */
 
-enum { MAX_EVENTS = 64, MOST_SEGMENTS = 8, MOST_BLOCKS = 16 };
+enum { MAX_EVENTS = 64, MAX_SEGMENTS = 8, MAX_BLOCKS = 16 };
 
 /* With segments at multiples of 1 GiB. */
 typedef struct made_trace {
     bp_trace trace;
     bp_trace_event events[MAX_EVENTS];
-    bp_trace_segment segments[MOST_SEGMENTS];
-    bp_trace_block blocks[MOST_BLOCKS];
+    bp_trace_segment segments[MAX_SEGMENTS];
+    bp_trace_block blocks[MAX_BLOCKS];
     uint64_t streams[2];
 } made_trace;
 
@@ -557,11 +557,11 @@ TEST(test_hostile_traces)
             made.events[i].stream = (uint16_t)random_below(3);
         }
         uint64_t address = 0;
-        for (size_t i = 0, count = random_below(MOST_SEGMENTS); i < count; i++) {
+        for (size_t i = 0, count = random_below(MAX_SEGMENTS); i < count; i++) {
             address += odd_number() % (3 * GIB);
             add_segment(&made, address, odd_number(), random_below(2), random_below(2));
             made.segments[i].pool[1] = random_below(3);
-            for (size_t j = 0; j < 2 && made.trace.block_count < MOST_BLOCKS; j++)
+            for (size_t j = 0; j < 2 && made.trace.block_count < MAX_BLOCKS; j++)
                 add_block(&made, address + odd_number() % (4 * MIB), odd_number(), random_below(2));
         }
         bp_play_options options;

@@ -161,8 +161,8 @@ static void *run(void *argument)
 
 void run_ranks(uint32_t count, void (*work)(void *user, uint32_t rank), void *user)
 {
-    pthread_t threads[MOST_RANKS];
-    job jobs[MOST_RANKS];
+    pthread_t threads[MAX_RANKS];
+    job jobs[MAX_RANKS];
     for (uint32_t i = 0; i < count; i++) {
         jobs[i] = (job){work, user, i};
         pthread_create(&threads[i], NULL, run, &jobs[i]);

@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-#define MOST_RANKS 4
+#define MAX_RANKS 4
 #define MAX_LOGGED 2048
 
 /* A barrier through which ranks exchange data. */
@@ -18,7 +18,7 @@ typedef struct barrier {
     uint32_t ranks, arrived;
     uint64_t turn, bytes, met;
     bool uneven; /* the ranks passed different sizes */
-    uint8_t slots[MOST_RANKS][4096];
+    uint8_t slots[MAX_RANKS][4096];
 } barrier;
 
 void barrier_init(barrier *m, uint32_t ranks);

@@ -10,7 +10,7 @@ from typing import Dict, List, NamedTuple
 from outcomes import Deviation, Result, pytest_output
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-MOST_SECONDS = 1800  # of a peer's tests
+MAX_SECONDS = 1800  # of a peer's tests
 
 
 class Peer(NamedTuple):
@@ -87,7 +87,7 @@ def results(folder, name, peer, options):
         select = ["-k", peer.select] if peer.select else []
         output = pytest_output([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "count_calls",
                                 "-c", os.devnull, "--rootdir", copy, "--noconftest", "-W", "ignore", "--tb=short",
-                                "--junitxml", report, *files, *wrappers, *select, *options], copy, env, MOST_SECONDS)
+                                "--junitxml", report, *files, *wrappers, *select, *options], copy, env, MAX_SECONDS)
         found = {file: Result("failed", 0, "the copy has no such file; adapt PEERS")
                  for file in peer.files if file not in files}
         if not os.path.exists(report):

@@ -27,9 +27,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import pytest
 from _pytest.runner import runtestprotocol
 
-MOST_SECONDS = int(os.environ.get("BUCKETPOOL_PEER_SECONDS", "240"))  # of the ranks of a test
+MAX_SECONDS = int(os.environ.get("BUCKETPOOL_PEER_SECONDS", "240"))  # of the ranks of a test
 GRACE_SECONDS = 10  # of the other ranks, after one has failed
-MOST_SAID = 400  # characters
+MAX_SAID = 400  # characters
 
 
 class Run(NamedTuple):
@@ -121,7 +121,7 @@ def _port() -> int:
 
 def _wait(group: List[int], folder: str) -> Dict[int, str]:
     """Waits for the ranks, and kills what is left. Returns how ranks ended by themselves."""
-    until = time.monotonic() + MOST_SECONDS
+    until = time.monotonic() + MAX_SECONDS
     ended: Dict[int, str] = {}
     try:
         while len(ended) < len(group) and time.monotonic() < until:
@@ -150,8 +150,8 @@ def _result(folder: str, rank: int, ended: Optional[str]) -> Dict[str, str]:
             found: Dict[str, str] = json.load(file)
         return found
     with open(os.path.join(folder, f"{rank}.txt"), errors="replace", encoding="utf-8") as file:
-        last = (file.read().strip().splitlines() or [""])[-1][-MOST_SAID:]
-    why = f"ended with {ended}" if ended else f"did not end in {MOST_SECONDS} s, or after another rank's failure"
+        last = (file.read().strip().splitlines() or [""])[-1][-MAX_SAID:]
+    why = f"ended with {ended}" if ended else f"did not end in {MAX_SECONDS} s, or after another rank's failure"
     return {"outcome": "failed", "said": f"rank {rank} {why}: {last}"}
 
 
@@ -191,7 +191,7 @@ def _outcome(reports: List[Any]) -> Dict[str, str]:
             if report.outcome == "failed" and "BUCKETPOOL_PEER_TRACES" in os.environ:
                 with open(os.environ["BUCKETPOOL_PEER_TRACES"], "a", encoding="utf-8") as file:
                     print(report.nodeid, report.when, report.longreprtext, sep="\n", file=file)
-            return {"outcome": report.outcome, "said": f"{report.when}: {_cause(said)}"[:MOST_SAID]}
+            return {"outcome": report.outcome, "said": f"{report.when}: {_cause(said)}"[:MAX_SAID]}
     return {"outcome": "passed", "said": ""}
 
 

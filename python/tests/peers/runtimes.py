@@ -14,7 +14,7 @@ from typing import Any, Dict, List, NamedTuple, Tuple
 from outcomes import Deviation, Result, pytest_output
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-MOST_SECONDS = 5400  # of a part; later tests are not started, and fail
+MAX_SECONDS = 5400  # of a part; later tests are not started, and fail
 
 
 class Part(NamedTuple):
@@ -73,13 +73,13 @@ def results(folder: str, name: str, parts: List[Part], options: List[str]) -> Tu
                     *filter(None, [os.environ.get("PYTHONPATH")])]
             env = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "BUCKETPOOL_PEER": name,
                    "BUCKETPOOL_PEER_COPY": copy, "BUCKETPOOL_PEER_RESULTS": answers, "WORLD_SIZE": str(part.ranks),
-                   "BUCKETPOOL_PEER_UNTIL": str(time.time() + MOST_SECONDS), "RANK": "0", "LOCAL_RANK": "0",
+                   "BUCKETPOOL_PEER_UNTIL": str(time.time() + MAX_SECONDS), "RANK": "0", "LOCAL_RANK": "0",
                    "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": scratch}
             select = ["-k", part.select] if part.select else []
             output += pytest_output([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p",
                                      "runtime_ranks", "-p", "runtime_cpu", "-c", os.devnull, "--rootdir", root,
                                      "--noconftest", "-W", "ignore", "--tb=short", *files, *select, *options], root,
-                                    env, MOST_SECONDS + 600)
+                                    env, MAX_SECONDS + 600)
             if not os.path.exists(answers):
                 found[part.root] = Result("failed", 0, "pytest ran no test")
                 continue

@@ -32,10 +32,10 @@ bp_status bp_pinned_config_init(bp_pinned_config *config, size_t size)
 static bp_status pinned_get_pages(bp_pinned *pinned, uint64_t bytes, uint64_t alignment, bp_pages *pages)
 {
     uint64_t whole;
-    if (!bp_round_up_u64(bytes, bp_page_bytes(), &whole) || whole > pinned->config.most_bytes - pinned->pinned_bytes)
+    if (!bp_round_up_u64(bytes, bp_page_bytes(), &whole) || whole > pinned->config.max_bytes - pinned->pinned_bytes)
         return bp_fail(BP_ERR_NO_HOST_MEMORY,
                        "pinned memory: %llu bytes more would exceed most_bytes, which is %llu: %llu are pinned",
-                       (unsigned long long)bytes, (unsigned long long)pinned->config.most_bytes,
+                       (unsigned long long)bytes, (unsigned long long)pinned->config.max_bytes,
                        (unsigned long long)pinned->pinned_bytes);
     BP_TRY(bp_pages_get(&pinned->source, whole, alignment, pages));
     pinned->pinned_bytes += whole;
@@ -172,8 +172,8 @@ bp_status bp_pinned_create(bp_device *device, const bp_pinned_config *config, bp
         own.slab_bytes = DEFAULT_SLAB_BYTES;
     if (own.planned_bytes == 0)
         own.planned_bytes = DEFAULT_PLANNED_BYTES;
-    if (own.most_bytes == 0)
-        own.most_bytes = UINT64_MAX;
+    if (own.max_bytes == 0)
+        own.max_bytes = UINT64_MAX;
     if (own.touch_threads == 0)
         own.touch_threads = bp_touch_default_threads();
 

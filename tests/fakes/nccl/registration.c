@@ -104,9 +104,9 @@ bool end_registrations(communicator *comm)
 
 static bool is_servable(uint64_t address, uint64_t bytes, bool one_segment)
 {
-    fake_cuda_segment segments[MOST_SEGMENTS];
-    size_t count = fake_cuda_segments(address, bytes, segments, MOST_SEGMENTS);
-    bool fits = count > 0 && count <= MOST_SEGMENTS && (count == 1 || !one_segment);
+    fake_cuda_segment segments[MAX_SEGMENTS];
+    size_t count = fake_cuda_segments(address, bytes, segments, MAX_SEGMENTS);
+    bool fits = count > 0 && count <= MAX_SEGMENTS && (count == 1 || !one_segment);
     for (size_t i = 0; i < count && fits; i++)
         fits = segments[i].handle_types != 0;
     return fits;

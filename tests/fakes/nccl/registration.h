@@ -5,7 +5,7 @@
 
 #include "state.h"
 
-#define MOST_SEGMENTS 16
+#define MAX_SEGMENTS 16
 
 /* 0 if registering or deregistering is allowed now. */
 int check_moment(communicator *comm, const char *function);

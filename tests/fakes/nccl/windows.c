@@ -47,15 +47,15 @@ static bool is_answered_without(const window_job *job)
 static int check_memory(const window_job *job, window *w, brought_window *mine)
 {
     communicator *comm = job->comm;
-    fake_cuda_segment segments[MOST_SEGMENTS];
-    size_t count = fake_cuda_segments(job->address, job->bytes, segments, MOST_SEGMENTS);
+    fake_cuda_segment segments[MAX_SEGMENTS];
+    size_t count = fake_cuda_segments(job->address, job->bytes, segments, MAX_SEGMENTS);
     if (count == 0) {
         broke(rule_window_virtual_memory, "rank %d: %llu bytes at %#llx", comm->rank, (unsigned long long)job->bytes,
               (unsigned long long)job->address);
         return fail(comm, NCCL_CUDA_ERROR, "ncclCommWindowRegister: not memory of cuMemCreate");
     }
-    uint64_t end = segments[count < MOST_SEGMENTS ? count - 1 : MOST_SEGMENTS - 1].address +
-                   segments[count < MOST_SEGMENTS ? count - 1 : MOST_SEGMENTS - 1].bytes;
+    uint64_t end = segments[count < MAX_SEGMENTS ? count - 1 : MAX_SEGMENTS - 1].address +
+                   segments[count < MAX_SEGMENTS ? count - 1 : MAX_SEGMENTS - 1].bytes;
     *mine = (brought_window){job->bytes, job->address - segments[0].address, job->flags};
     w->physical = segments[0].physical;
     w->space = end - segments[0].address;

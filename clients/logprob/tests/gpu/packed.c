@@ -38,9 +38,9 @@ void to_host(bp_stream *stream, void *to, const void *from, uint64_t bytes)
     assert_ok(bp_stream_synchronize(stream));
 }
 
-uint32_t make_lengths(uint64_t cu[MOST_SEQUENCES + 1])
+uint32_t make_lengths(uint64_t cu[MAX_SEQUENCES + 1])
 {
-    const uint32_t sequences = rounds(1, 100) + random_below(rounds(MOST_SEQUENCES - 1, 60));
+    const uint32_t sequences = rounds(1, 100) + random_below(rounds(MAX_SEQUENCES - 1, 60));
     const uint32_t max = 1 + random_below(rounds(400, 24));
     cu[0] = 0;
     for (uint32_t i = 0; i < sequences; i++)

@@ -5,7 +5,7 @@
 
 #include <bucketpool/cp.h>
 
-#define MOST_SEQUENCES 1000
+#define MAX_SEQUENCES 1000
 
 void *new_memory(uint64_t bytes);
 void *new_random_bytes(uint64_t bytes);
@@ -15,7 +15,7 @@ void *on_gpu(bp_stream *stream, const void *there, uint64_t bytes);
 void to_host(bp_stream *stream, void *to, const void *from, uint64_t bytes);
 
 /* More sequences than kernels take at once, some empty. Returns their number. */
-uint32_t make_lengths(uint64_t cu[MOST_SEQUENCES + 1]);
+uint32_t make_lengths(uint64_t cu[MAX_SEQUENCES + 1]);
 bp_cp_split *new_split(const uint64_t *cu, uint32_t sequences, uint32_t ranks, uint32_t rank);
 bp_cp_split_info info_of(const bp_cp_split *split);
 

@@ -34,7 +34,7 @@ TEST(test_round_trip)
 {
     static const uint32_t ranks[] = {1, 2, 3, 8};
     static const uint64_t sizes[] = {1, 4, 6, 16, 24, 1040};
-    static uint64_t cu[MOST_SEQUENCES + 1];
+    static uint64_t cu[MAX_SEQUENCES + 1];
     bp_cp *cp = new_mover(gpu);
     for (unsigned round = 0; round < rounds(24, 8); round++) {
         seed(70 + round);
@@ -67,7 +67,7 @@ TEST(test_round_trip)
 /* Labels of the next token, filled, in a tensor with gaps: compared with the index map. */
 TEST(test_maps_and_tensors)
 {
-    static uint64_t cu[MOST_SEQUENCES + 1];
+    static uint64_t cu[MAX_SEQUENCES + 1];
     bp_cp *cp = new_mover(gpu);
     for (unsigned round = 0; round < rounds(12, 6); round++) {
         seed(170 + round);

@@ -38,7 +38,7 @@ static int close_devices(void **state)
 
 /* A step of one rank: the tokens of a micro-batch, on a device. */
 typedef struct step {
-    uint64_t cu[MOST_SEQUENCES + 1];
+    uint64_t cu[MAX_SEQUENCES + 1];
     uint32_t sequences;
     uint64_t tokens;
     bp_cp_split *split;

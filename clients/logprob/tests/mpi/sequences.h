@@ -9,7 +9,7 @@
 
 #define SEQUENCES 12
 #define LONGEST 33
-#define MOST_TOKENS (SEQUENCES * (LONGEST + 8))
+#define MAX_TOKENS (SEQUENCES * (LONGEST + 8))
 
 extern bp_comm *everybody;
 extern uint32_t rank, ranks;

@@ -42,8 +42,7 @@ TEST(splits_are_compared)
 
 TEST(gathers_bring_back_what_was_split)
 {
-    static uint8_t packed[MOST_TOKENS * 12], local[MOST_TOKENS * 12], expected[MOST_TOKENS * 12],
-        whole[MOST_TOKENS * 12];
+    static uint8_t packed[MAX_TOKENS * 12], local[MAX_TOKENS * 12], expected[MAX_TOKENS * 12], whole[MAX_TOKENS * 12];
     const sequences s = sequences_of(1, 0);
     bp_cp *cp = new_client(everybody, sizeof whole);
     bp_cp_split *split = new_split(&s, ranks, rank);
@@ -97,8 +96,8 @@ static float load(const void *memory, bp_dtype dtype, uint64_t index)
 
 TEST(gradients_of_gathers_are_summed)
 {
-    static float whole[MOST_TOKENS], local[MOST_TOKENS];
-    static int64_t map[MOST_TOKENS];
+    static float whole[MAX_TOKENS], local[MAX_TOKENS];
+    static int64_t map[MAX_TOKENS];
     const sequences s = sequences_of(1, 0);
     bp_cp *cp = new_client(everybody, sizeof whole);
     bp_cp_split *split = new_split(&s, ranks, rank);
@@ -128,7 +127,7 @@ TEST(gradients_of_gathers_are_summed)
 
 TEST(gathers_fail_together)
 {
-    static float whole[MOST_TOKENS], local[MOST_TOKENS];
+    static float whole[MAX_TOKENS], local[MAX_TOKENS];
     if (ranks == 1)
         return;
     const sequences s = sequences_of(1, 0);

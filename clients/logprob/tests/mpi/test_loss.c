@@ -51,8 +51,8 @@ typedef struct slice {
     sequences s;
     bp_cp_split *split;
     uint64_t tokens;
-    uint8_t mask[MOST_TOKENS];
-    float logprob[MOST_TOKENS], entropy[MOST_TOKENS], min[MOST_TOKENS], largest[MOST_TOKENS];
+    uint8_t mask[MAX_TOKENS];
+    float logprob[MAX_TOKENS], entropy[MAX_TOKENS], min[MAX_TOKENS], largest[MAX_TOKENS];
 } slice;
 
 static void take_local(bp_cp *cp, const slice *mine, void *packed, void *local, uint64_t bytes)
@@ -188,7 +188,7 @@ static void check_statistics(const bp_loss *loss, const place *p)
 
 static void check_seeds(bp_loss *loss, slice *mine, const place *p)
 {
-    static float seeds[MOST_TOKENS];
+    static float seeds[MAX_TOKENS];
     const float expected = (float)(-(double)p->dp * p->cp / (1e-5 + (double)truth_of_all().valid));
     const bp_token_values mask = {.data = mine->mask, .stride = 1}, to = {.data = seeds, .stride = 1};
     assert_ok(bp_loss_seed(loss, mine->split, mine->tokens, &mask, -1, &to, NULL));

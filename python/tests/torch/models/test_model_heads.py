@@ -20,7 +20,7 @@ import dump
 
 AUTOS = ("AutoModel", "AutoModelForSequenceClassification", "AutoModelForTokenClassification",
          "AutoModelForQuestionAnswering")
-MOST_ELEMENTS = 1 << 24
+MAX_ELEMENTS = 1 << 24
 # Classes that the tables do not know: the note says so. Those of T5 and Whisper have other decoders.
 UNKNOWN = {("t5", "AutoModelForSequenceClassification"), ("t5", "AutoModelForTokenClassification"),
            ("t5", "AutoModelForQuestionAnswering")}
@@ -60,7 +60,7 @@ def test_counts(kind, paths, auto):
             continue
         if expected is None:
             pytest.skip(f"transformers has no such class of {kind}")
-        if sum(expected.values()) > MOST_ELEMENTS:
+        if sum(expected.values()) > MAX_ELEMENTS:
             continue
         values.update(architectures=[name])
         mine, notes = ours(values)

@@ -21,7 +21,7 @@ from places import ROOT
 FOLDER = os.path.join(ROOT, "tests", "data", "architectures")
 PAGE = os.path.join(ROOT, "docs", "reference", "models.md")
 BEGIN, END = "<!-- model types: begin -->\n", "<!-- model types: end -->\n"
-MOST_ELEMENTS = 1 << 24  # larger ones have publishers' sizes and hundreds of experts: minutes of conversion
+MAX_ELEMENTS = 1 << 24  # larger ones have publishers' sizes and hundreds of experts: minutes of conversion
 
 sys.path.insert(0, FOLDER)
 import dump
@@ -68,7 +68,7 @@ compared = collections.defaultdict(lambda: [0, 0, 0])  # by type: configurations
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: os.path.basename(path)[:-len(".json")])
 def test_names_and_shapes(path):
     mine, name = ours(path), os.path.basename(path)[:-len(".json")]
-    if dump.numel(mine) > MOST_ELEMENTS:
+    if dump.numel(mine) > MAX_ELEMENTS:
         pytest.skip("as large as a published model: digests.tsv compares it")
     values = dump.read(path)
     if name in REFUSED:

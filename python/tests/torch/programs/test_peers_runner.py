@@ -200,7 +200,7 @@ def test_runtime(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr().out.splitlines()
     assert next(line.split()[1:] for line in printed if "test_it.py" in line)[:6] == ["5", "1", "1", "2", "3", "36"]
     assert judged(monkeypatch, found, ("wrong_pooled|crash|hangs",), name="pytorch") == (1, 1, 1, 3)
-    monkeypatch.setattr(runtimes, "MOST_SECONDS", 0)
+    monkeypatch.setattr(runtimes, "MAX_SECONDS", 0)
     late = runtimes.results(str(tmp_path), "pytorch", parts, ["-k", "served"])[0]
     assert late["test_it.py::test_served"].said == "no time was left to run it"
 
