@@ -73,7 +73,7 @@ BP_API void bp_pinned_destroy(bp_pinned **pinned);
 /** Allocates `bytes` (not 0) at a multiple of `alignment`, a power of two up to 2 MiB (0: 64). The contents are
  * undefined.
  *
- * Errors: BP_ERR_NO_HOST_MEMORY (the slab is full, most_bytes is reached, or the system has none; with the numbers),
+ * Errors: BP_ERR_NO_HOST_MEMORY (the slab is full, max_bytes is reached, or the system has none; with the numbers),
  * BP_ERR_INVALID_ARGUMENT, BP_ERR_CAPTURE, other errors of the device. */
 BP_API bp_status bp_pinned_allocate(bp_pinned *pinned, uint64_t bytes, uint64_t alignment, void **address);
 /** Frees memory; no copy may use it any more. Accepts NULL.

@@ -748,7 +748,7 @@ BP_PINNED_PLAIN = 2
 
 class bp_pinned_config(Sized):
     _fields_ = [("size", c_size_t), ("allocator", c_int), ("slab_bytes", c_uint64), ("planned_bytes", c_uint64),
-                ("most_bytes", c_uint64), ("touch_threads", c_uint32), ("numa_node", c_int32),
+                ("max_bytes", c_uint64), ("touch_threads", c_uint32), ("numa_node", c_int32),
                 ("no_huge_pages", c_int32)]
 
 

@@ -59,7 +59,7 @@ class Pinned(Owner[PinnedHandle]):
     """A source of pinned host memory that several offloads share. Nothing is pinned yet.
 
     - allocator: of small pieces, "auto", "jemalloc" or "plain"
-    - most_bytes: limit of all pinned memory; 0: no limit
+    - max_bytes: limit of all pinned memory; 0: no limit
     - slab_bytes, planned_bytes: slab of small pieces, smallest planned piece; 0: 64 MiB and 1 MiB
     - touch_threads: threads for the first touch of new memory; 0: one for each processor, at most 8
     - numa_node: -1: that of the device if known
@@ -68,10 +68,10 @@ class Pinned(Owner[PinnedHandle]):
     Raises InvalidArgument, Unsupported (jemalloc is missing). Any thread.
     """
 
-    def __init__(self, device: Device, allocator: str = "auto", most_bytes: int = 0, slab_bytes: int = 0,
+    def __init__(self, device: Device, allocator: str = "auto", max_bytes: int = 0, slab_bytes: int = 0,
                  planned_bytes: int = 0, touch_threads: int = 0, numa_node: int = -1, huge_pages: bool = True) -> None:
         config = configured(core().bp_pinned_config_init, _abi.bp_pinned_config,
-                            allocator=member("BP_PINNED_", allocator, "allocator"), most_bytes=most_bytes,
+                            allocator=member("BP_PINNED_", allocator, "allocator"), max_bytes=max_bytes,
                             slab_bytes=slab_bytes, planned_bytes=planned_bytes, touch_threads=touch_threads,
                             numa_node=numa_node, no_huge_pages=int(not huge_pages))
         handle = PinnedHandle()

@@ -163,7 +163,7 @@ class Offloads(unittest.TestCase):
     def test_shared_pinned_memory(self):
         """Offloads of two pools share a source, and its limit; what exceeds it is staged or refused."""
         device = bp.Device.host()
-        pinned = bp.Pinned(device, "plain", most_bytes=64 << 20, planned_bytes=1 << 16, huge_pages=False)
+        pinned = bp.Pinned(device, "plain", max_bytes=64 << 20, planned_bytes=1 << 16, huge_pages=False)
         pools = [Phases(device=device, dtype="fp32", sizes=(500000, ) * 3) for _ in range(2)]
         offloads = [bp.Offload(one.pool, "pinned", pinned=pinned) for one in pools]
         for round, (one, offload) in enumerate(zip(pools, offloads)):
@@ -177,7 +177,7 @@ class Offloads(unittest.TestCase):
         for round, (one, offload) in enumerate(zip(pools, offloads)):
             offload.restore()
             self.assertEqual(one.found("optimizer"), one.written("optimizer", round))
-        small = bp.Pinned(device, most_bytes=1 << 18, slab_bytes=1 << 17, planned_bytes=1 << 16)
+        small = bp.Pinned(device, max_bytes=1 << 18, slab_bytes=1 << 17, planned_bytes=1 << 16)
         one = Phases(device=device, dtype="fp32", sizes=(500000, ) * 3)
         offload = bp.Offload(one.pool, "pinned", pinned=small)
         self.refuses(bp.NoHostMemory, lambda: offload.begin("optimizer"), "optimizer")

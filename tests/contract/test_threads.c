@@ -120,7 +120,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* Request i belongs to thread i mod 4. Live bytes never exceed `most_bytes`. */
+/* Request i belongs to thread i mod 4. Live bytes never exceed `max_bytes`. */
 static void contend(kit *k, const uint64_t *bytes, uint64_t max_bytes, unsigned rounds, bool memory)
 {
     cells *all = calloc(1, sizeof *all);

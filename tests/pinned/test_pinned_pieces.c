@@ -89,7 +89,7 @@ TEST(limits)
     assert_ok(bp_pinned_allocate(pinned, 3 * MIB, 0, &a));
     assert_fails(bp_pinned_allocate(pinned, 3 * MIB, 0, &c), BP_ERR_NO_HOST_MEMORY, "5242880: 3145728 are pinned");
     assert_ok(bp_pinned_allocate(pinned, 100, 0, &b)); /* the slab still fits */
-    assert_fails(bp_pinned_allocate(pinned, MIB, 0, &c), BP_ERR_NO_HOST_MEMORY, "most_bytes");
+    assert_fails(bp_pinned_allocate(pinned, MIB, 0, &c), BP_ERR_NO_HOST_MEMORY, "max_bytes");
     assert_ok(bp_pinned_free(pinned, a));
     assert_ok(bp_pinned_allocate(pinned, 3 * MIB, 0, &a));
     assert_fails(bp_pinned_allocate(pinned, UINT64_MAX, 0, &c), BP_ERR_NO_HOST_MEMORY, "18446744073709551615");

@@ -34,7 +34,7 @@ static bp_status pinned_get_pages(bp_pinned *pinned, uint64_t bytes, uint64_t al
     uint64_t whole;
     if (!bp_round_up_u64(bytes, bp_page_bytes(), &whole) || whole > pinned->config.max_bytes - pinned->pinned_bytes)
         return bp_fail(BP_ERR_NO_HOST_MEMORY,
-                       "pinned memory: %llu bytes more would exceed most_bytes, which is %llu: %llu are pinned",
+                       "pinned memory: %llu bytes more would exceed max_bytes, which is %llu: %llu are pinned",
                        (unsigned long long)bytes, (unsigned long long)pinned->config.max_bytes,
                        (unsigned long long)pinned->pinned_bytes);
     BP_TRY(bp_pages_get(&pinned->source, whole, alignment, pages));
