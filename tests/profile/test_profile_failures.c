@@ -208,7 +208,7 @@ TEST_WITHIN(folder_of_others, begin, end)
 
 TEST_WITHIN(no_memory, begin, end)
 {
-    unsigned failures = 0;
+    const unsigned long before = shortage.failures;
     char path[128];
     bp_profile_destroy(&profile);
     bp_profile_config config;
@@ -216,22 +216,21 @@ TEST_WITHIN(no_memory, begin, end)
     config.directory = folder;
     config.formats = BP_PROFILE_PICKLE | BP_PROFILE_TRACE;
     config.plans = (const bp_plan *const *)&k.plan;
-    EACH_SHORTAGE(failures, bp_profile_create(&k.pool, 1, &config, &profile));
+    FAIL_EACH(bp_profile_create(&k.pool, 1, &config, &profile));
     snprintf(path, sizeof path, "%s/now", folder);
     take(&k, param(&k, 1), k.streams[0]);
     assert_ok(bp_profile_step(profile, 0));
     train();
-    EACH_SHORTAGE(failures, bp_profile_write(profile, BP_PROFILE_PICKLE, path));
-    EACH_SHORTAGE(failures, bp_profile_write(profile, BP_PROFILE_TRACE, path));
+    FAIL_EACH(bp_profile_write(profile, BP_PROFILE_PICKLE, path));
+    FAIL_EACH(bp_profile_write(profile, BP_PROFILE_TRACE, path));
     assert_int_equal(count_names(folder), 1); /* no other file is left */
     for (unsigned nth = 1; nth < 30; nth++) { /* a step that cannot be written ends nevertheless */
-        shortage.fails = nth;
-        bp_status status = bp_profile_step(profile, 1);
-        assert_int_equal(status, end_shortage() ? BP_ERR_NO_HOST_MEMORY : BP_OK);
+        begin_shortage(nth);
+        MET_SHORTAGE(bp_profile_step(profile, 1));
         assert_int_equal(bp_profile_get_info(profile)->recording, 1);
         train();
     }
     assert_ok(bp_profile_stop(profile));
     drop(&k, param(&k, 1), k.streams[0]);
-    assert_true(failures > 20);
+    assert_true(shortage.failures - before > 20);
 }

@@ -18,27 +18,6 @@ typedef struct allocation_shortage {
 
 extern _Thread_local allocation_shortage shortage;
 
-/* No more fail. True if the failing allocation was reached. */
-static inline bool end_shortage(void)
-{
-    const bool reached = shortage.fails == 0;
-    shortage.fails = 0;
-    return reached;
-}
-
-/* Makes a call again and again, with each of its allocations failing in turn: each time it reports it, and in the end succeeds. */
-#define EACH_SHORTAGE(failures, call)                                                                                  \
-    do {                                                                                                               \
-        bool reached_ = true;                                                                                          \
-        for (unsigned nth_ = 1; reached_; nth_++) {                                                                    \
-            shortage.fails = nth_;                                                                                     \
-            const bp_status status_ = (call);                                                                          \
-            reached_ = end_shortage();                                                                                 \
-            (failures) += reached_;                                                                                    \
-            assert_int_equal(status_, reached_ ? BP_ERR_NO_HOST_MEMORY : BP_OK);                                       \
-        }                                                                                                              \
-    } while (0)
-
 /* ---- each allocation of a call in turn, alone and with all later ones, until the call meets none ------------------- */
 
 /* nth: 1, 2 .. */
