@@ -13,15 +13,15 @@ bool bp_is_row_dtype(bp_dtype dtype)
     return dtype == BP_DTYPE_FP32 || dtype == BP_DTYPE_BF16 || dtype == BP_DTYPE_FP16;
 }
 
-bp_status bp_check_count(const char *call, uint64_t batch, uint64_t sequence, uint64_t most, uint64_t *tokens)
+bp_status bp_check_count(const char *call, uint64_t batch, uint64_t sequence, uint64_t max, uint64_t *tokens)
 {
     uint64_t count;
     if (!bp_mul_u64(batch, sequence, &count))
         return bp_fail(BP_ERR_OVERFLOW, "%s: %llu x %llu tokens do not fit 64 bits", call, (unsigned long long)batch,
                        (unsigned long long)sequence);
-    if (count > most)
+    if (count > max)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %llu x %llu tokens exceed max_tokens %llu of the client", call,
-                       (unsigned long long)batch, (unsigned long long)sequence, (unsigned long long)most);
+                       (unsigned long long)batch, (unsigned long long)sequence, (unsigned long long)max);
     *tokens = count;
     return BP_OK;
 }
@@ -175,7 +175,7 @@ static bool is_scale(float value)
     return isnormal(value) && value > 0 && isnormal(1 / value);
 }
 
-static bp_status check_targets(const char *call, const bp_logprob_tokens *given, uint32_t most, bp_tokens_work *work)
+static bp_status check_targets(const char *call, const bp_logprob_tokens *given, uint32_t max, bp_tokens_work *work)
 {
     const bp_token_values *target = &given->target;
     if (given->target_dtype != BP_DTYPE_INT64 && given->target_dtype != BP_DTYPE_INT32)
@@ -183,9 +183,9 @@ static bp_status check_targets(const char *call, const bp_logprob_tokens *given,
                        bp_dtype_name(given->target_dtype));
     if (target->data == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: targets are missing (data is NULL)", call);
-    if (given->targets == 0 || given->targets > most)
+    if (given->targets == 0 || given->targets > max)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: %u targets for each token; use 1 to the client's max_targets %u",
-                       call, given->targets, most);
+                       call, given->targets, max);
     work->target = target->data;
     work->target_batch_stride = target->batch_stride;
     work->target_stride = target->stride;

@@ -15,7 +15,7 @@ typedef struct bp_base bp_base;
 
 /* ---- arguments: checked and converted into kernel arguments ----------------------------------------------------------- */
 
-/* Sets the number of tokens. Error: more than `most`. */
+/* Sets the number of tokens. Error: more than `max`. */
 bp_status bp_check_count(const char *call, uint64_t batch, uint64_t sequence, uint64_t max, uint64_t *tokens);
 
 /* Checks rows of `columns` and fills in the strides where both are 0. `written`: rows must not overlap. Without tokens, nothing is checked. */
@@ -118,7 +118,7 @@ bp_status bp_ranks_exchange(const char *call, bp_comm *comm, const bp_rank_words
                             bp_rank_words *told);
 
 /* Collective. Room for the words of all ranks: `few`, which has BP_FEW_RANKS, or allocated. A rank whose allocation failed reports it in a byte,
- * because the others would wait for it: BP_ERR_NO_HOST_MEMORY on all ranks. BP_ERR_UNSUPPORTED: more than `most` ranks, 65536 at most. */
+ * because the others would wait for it: BP_ERR_NO_HOST_MEMORY on all ranks. BP_ERR_UNSUPPORTED: more than `max` ranks, 65536 at most. */
 bp_status bp_rank_words_take(const char *call, bp_comm *comm, uint32_t max, bp_rank_words *few, bp_rank_words **told);
 void bp_rank_words_give(const bp_rank_words *few, bp_rank_words *told);
 

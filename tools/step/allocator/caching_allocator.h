@@ -79,17 +79,17 @@ void bp_caching_destroy(bp_caching_allocator **allocator);
 
 /* Pool 0 is the default one; others are private pools (of graphs, of a MemPool), which exist from their first use. `own_allocator`: segments
  * come from the pool's own allocator, so they do not expand. `no_split`: a block is a segment. */
-bp_status bp_caching_set_pool(bp_caching_allocator *allocator, uint32_t pool, bool own_allocator, bool no_split);
+bp_status bp_caching_set_pool(bp_caching_allocator *allocator, uint32_t number, bool own_allocator, bool no_split);
 
 /* Streams are their handles, which order blocks. `bytes` is not 0. Errors: BP_ERR_NO_DEVICE_MEMORY, BP_ERR_OVERFLOW (1 EiB and more),
  * BP_ERR_NO_HOST_MEMORY (the allocator cannot be used further). */
 bp_status bp_caching_allocate(bp_caching_allocator *allocator, uint64_t bytes, uint64_t stream, uint32_t pool,
-                              bp_caching_block **block);
+                              bp_caching_block **allocated);
 
 /* The tensor is gone. The block stays active until the free is completed. */
-void bp_caching_request_free(bp_caching_allocator *allocator, bp_caching_block *block);
+void bp_caching_request_free(bp_caching_allocator *allocator, bp_caching_block *freed);
 /* The block may serve again, and is invalid afterwards. Includes the request if there was none. */
-void bp_caching_complete_free(bp_caching_allocator *allocator, bp_caching_block *block);
+void bp_caching_complete_free(bp_caching_allocator *allocator, bp_caching_block *freed);
 
 /* Releases unused memory of a pool, as torch.cuda.empty_cache does for pool 0. Does not complete pending frees. Errors:
  * BP_ERR_NO_HOST_MEMORY. */
