@@ -52,6 +52,10 @@ static void begin_setting(setting *s, const client_kind *kind, bp_device *on)
 /* Nothing is left on a device that only this client uses. */
 static void end_setting(setting *s)
 {
+    for (uint32_t i = 0; i < VARIANTS; i++) { /* their work reads the jobs' memory */
+        if (s->streams[i] != NULL)
+            assert_ok(bp_stream_synchronize(s->streams[i]));
+    }
     for (uint32_t i = 0; i < VARIANTS; i++) {
         assert_ok(end_job(&s->jobs[i]));
         bp_stream_destroy(&s->streams[i]);
