@@ -89,6 +89,73 @@ TEST(union_of_streams)
     }
 }
 
+/* One stream acquires, another releases, alone or with another request in one call: a reuse waits for both. */
+TEST(acquiring_and_releasing_streams)
+{
+    for (int blocked = 0; blocked < 2; blocked++) {
+        for (uint32_t count = 1; count <= 2; count++) {
+            KIT k = four(new_device());
+            const uint32_t ids[] = {param(&k, 1), param(&k, 0)}, next[] = {param(&k, 3), param(&k, 2)};
+            gate g = {0};
+            flag done = 0;
+            assert_ok(bp_pool_acquire(k.pool, ids, count, k.streams[0], NULL));
+            block(k.streams[blocked], &g);
+            assert_ok(bp_pool_release(k.pool, ids, count, k.streams[1]));
+            take(&k, next[count - 1], k.streams[2]);
+            raise_on(k.streams[2], &done);
+            assert_true(stays_down(&done));
+            unblock(&g);
+            assert_true(is_raised_soon(&done));
+        }
+    }
+}
+
+/* Requests that different streams acquired, released in one call: a reuse waits for the streams of its own memory. */
+TEST(requests_of_several_streams_in_one_call)
+{
+    for (int blocked = 0; blocked < 2; blocked++) {
+        KIT k = four(new_device());
+        const uint32_t ids[] = {param(&k, 0), param(&k, 1)};
+        gate g = {0};
+        flag done[2] = {0};
+        for (int i = 0; i < 2; i++)
+            take(&k, ids[i], k.streams[i]);
+        block(k.streams[blocked], &g);
+        assert_ok(bp_pool_release(k.pool, ids, 2, k.streams[2]));
+        for (uint32_t i = 0; i < 2; i++) { /* the memory of the stream that is not blocked first */
+            const uint32_t which = blocked == 0 ? 1 - i : i;
+            bp_stream *fresh = NULL;
+            assert_ok(bp_stream_create(k.device, "fresh", &fresh));
+            take(&k, param(&k, 2 + which), fresh);
+            raise_on(fresh, &done[i]);
+            assert_true(i == 0 ? is_raised_soon(&done[i]) : stays_down(&done[i]));
+            if (i == 1)
+                unblock(&g);
+            bp_stream_destroy(&fresh);
+        }
+        assert_true(is_raised_soon(&done[1]));
+    }
+}
+
+/* The hash of the sequence depends on the order within a call, not on how calls divide it. */
+TEST(sequence_within_a_call)
+{
+    uint64_t hashes[3], acquires;
+    for (int way = 0; way < 3; way++) {
+        KIT k = four(new_device());
+        const uint32_t ids[] = {param(&k, way == 1), param(&k, way != 1)};
+        if (way < 2) {
+            assert_ok(bp_pool_acquire(k.pool, ids, 2, k.streams[0], NULL));
+        } else {
+            take(&k, ids[0], k.streams[0]);
+            take(&k, ids[1], k.streams[0]);
+        }
+        assert_ok(bp_pool_sequence(k.pool, &hashes[way], &acquires));
+        assert_int_equal(acquires, 2);
+    }
+    assert_true(hashes[0] != hashes[1] && hashes[0] == hashes[2]);
+}
+
 /* A wait covers exactly the position of a release for 255 further releases; then a later event may replace it. */
 TEST(exact_points)
 {
