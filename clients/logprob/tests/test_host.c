@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The host engine: its choice of kernels and threads, and the accuracy of each kernel's exponential. */
+/* The host engine: its choice of kernels and threads, the accuracy of exponentials, and gradients of all pairs of dtypes. */
 #include "support/harness.h"
 
 #include <bucketpool/logprob.h>
@@ -7,10 +7,11 @@
 #include <dlfcn.h>
 #include <float.h>
 #include <math.h>
-#include <stdio.h>
+#include <string.h>
 
 #include "engine.h"
 #include "host/kernels.h"
+#include "host/rows.h"
 #include "support/batches.h"
 #include "support/hosts.h"
 #include "support/scenarios.h"
@@ -73,6 +74,51 @@ TEST(exponentials_are_within_a_unit)
         table->gradient[BP_ROW_FP32][BP_ROW_FP32](x, 0, 3, &row, out);
         assert_true(out[0] == 0 && out[1] == 0 && out[2] == 0);
     }
+}
+
+/* Narrow gradients are the rounded fp32 ones for all pairs of dtypes, addresses, pieces and kinds of stores, also in place from fp32. Nothing
+ * else is written. */
+static void check_pair(const bp_host_kernels *table, int dtype, int out_dtype, uint64_t columns)
+{
+    enum { MOST = 2 * BP_TILE_COLUMNS, MARGIN = 64 };
+    static float wide[MOST], first[MOST];
+    static _Alignas(64) char x[4 * MOST + MARGIN], to[4 * MOST + 2 * MARGIN], before[4 * MOST + 2 * MARGIN];
+    static const size_t bytes[] = {4, 2, 2};
+    const bp_row_gradient of_turn[] = {{.max = 4, .log_sum = 3, .scale = 0.9f, .factor = 1.25f},
+                                       {.max = 4, .log_sum = 2, .energy = -1, .scale = 1, .entropy_grad = 0.75f}};
+    for (uint32_t turn = 0; turn < 12; turn++) {
+        bp_row_gradient row = of_turn[turn % 2];
+        char *const at = x + turn * bytes[dtype], *const out = to + MARGIN / 2 + turn * 5 % 16 * bytes[out_dtype];
+        const uint64_t cut = columns * turn / 12;
+        row.streams = turn % 3 == 0;
+        seed(turn);
+        for (uint64_t i = 0; i < columns; i++)
+            bp_row_set(dtype, at, i, i % 7 == 3 ? -INFINITY : (float)(4 * random_fraction()));
+        table->gradient[dtype][BP_ROW_FP32](at, 0, columns, &row, wide);
+        for (uint64_t i = 0; i < columns; i++)
+            bp_row_set(out_dtype, first, i, wide[i]);
+        memset(to, 0x5a, sizeof to);
+        memcpy(before, to, sizeof to);
+        table->gradient[dtype][out_dtype](at, cut, columns, &row, out);
+        table->gradient[dtype][out_dtype](at, 0, cut, &row, out);
+        memcpy(before + (out - to), first, columns * bytes[out_dtype]);
+        assert_memory_equal(to, before, sizeof to);
+        if (dtype == out_dtype || dtype == BP_ROW_FP32) {
+            memcpy(before, x, sizeof x);
+            memcpy(before + (at - x), first, columns * bytes[out_dtype]);
+            table->gradient[dtype][out_dtype](at, 0, columns, &row, at);
+            assert_memory_equal(x, before, sizeof x);
+        }
+    }
+}
+
+TEST(narrow_gradients_are_rounded_ones)
+{
+    static const uint64_t widths[] = {1, 7, 15, 33, 65, 129, 1000, BP_TILE_COLUMNS + 333};
+    FOR_KERNELS(kernels)
+    for (int pair = 0; pair < 9; pair++)
+        for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
+            check_pair(bp_kernels_choose(kernels->bit), pair / 3, pair % 3, widths[w]);
 }
 
 TESTS(open_host, close_host)

@@ -254,9 +254,11 @@ TEST(outputs_may_be_left_out)
 /* Results of no tokens: sums of gradients are zero, unless they are added to. */
 TEST(no_tokens_have_no_gradients)
 {
-    for (int accumulate = 0; accumulate < 2; accumulate++) {
+    for (unsigned variant = 0; variant < 4; variant++) {
+        const bool accumulate = (variant & 1) != 0;
         head_options o = {.batch = 1, .sequence = 3, .hidden = 12, .columns = 50, .biased = true};
         o.accumulate = accumulate;
+        o.weight_grad_at.row_gap = variant & 2;
         head_batch h = new_head_batch(&o);
         bp_lm_head *head = new_head(device, &h);
         bp_lm_head_batch call = head_call_of(&h, whole_shard(&h.tokens));
@@ -268,6 +270,7 @@ TEST(no_tokens_have_no_gradients)
                         (accumulate ? value_of(&h.bias, 0, 0, (uint32_t)v) : 0));
             assert_true(*(float *)row_at(&h.weight_grad, 0, v) == (accumulate ? h.before[v * 12] : 0));
         }
+        assert_true(gaps_are_whole(&h.weight_grad, "weight_grad"));
         bp_lm_head_destroy(&head);
         free_head_batch(&h);
     }

@@ -116,6 +116,7 @@ TEST(invalid_heads_are_refused)
     bp_lm_head_config config;
     assert_no_head(device, config.hidden = 0, BAD, "hidden");
     assert_no_head(device, config.vocab = 0, BAD, "vocab");
+    assert_no_head(device, config.vocab = UINT64_MAX / 2, BAD, "vocab");
     assert_no_head(device, config.max_tokens = 0, BAD, "token");
     assert_no_head(device, config.chunk = -3, BAD, "chunk", "-3");
     assert_no_head(device, config.dtype = BP_DTYPE_FP64, BAD, "fp64");
@@ -186,6 +187,19 @@ TEST(shapes_and_dtypes_are_the_configs)
     BOTH_FAIL(s.call.weight_stride = 11, BAD, "weight", "11", "12");
     s.gradients.weight_grad_stride = 11;
     assert_backward_fails(BAD, "weight", "11", "12");
+}
+
+/* In separate memory: what malloc places behind a tensor would overlap, too. */
+TEST(gradients_share_no_memory)
+{
+    _Alignas(64) static char apart[65536];
+    BACKWARD_FAILS(s.gradients.hidden_grad.data = s.call.hidden.data, BAD, "overlaps");
+    BACKWARD_FAILS(s.gradients.weight_grad = (float *)s.call.weight, BAD, "overlaps");
+    s.call.weight = s.gradients.hidden_grad.data = apart;
+    assert_backward_fails(BAD, "overlaps the weights");
+    restore_scenario();
+    s.gradients.weight_grad = s.gradients.hidden_grad.data = apart;
+    assert_backward_fails(BAD, "overlaps the gradients of weights");
 }
 
 TEST(pointers_are_aligned)

@@ -96,7 +96,7 @@ static bp_status reduce_scatter(void *user, const void *from, void *to, uint64_t
     return serve(r, &j, stream);
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__OPTIMIZE__)
 #define HAS_LARGE_FRAMES true
 #else
 #define HAS_LARGE_FRAMES false
@@ -123,7 +123,7 @@ static void open_rank(host_rank *r, uint32_t max_delay_us)
     assert_ok(bp_comm_create_callback(&callbacks, r, "threads", &r->comm));
 }
 
-/* The default stack of musl's threads: callers may have no larger one. Frames of sanitizers and calls of BLAS libraries take more. */
+/* The default stack of musl's threads: callers may have no larger one. Frames of sanitizers and of vectors without optimization, and calls of BLAS libraries take more. */
 static void start_rank(pthread_t *thread, void *arguments[2])
 {
     pthread_attr_t attributes;
