@@ -110,7 +110,7 @@ TEST(acquiring_and_releasing_streams)
     }
 }
 
-/* Requests that different streams acquired, released in one call: a reuse waits for the streams of its own memory. */
+/* Requests that different streams acquired, released in one call: a reuse waits for the streams that had its memory. */
 TEST(requests_of_several_streams_in_one_call)
 {
     for (int blocked = 0; blocked < 2; blocked++) {
