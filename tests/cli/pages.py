@@ -190,8 +190,6 @@ def environment(build):
             "BUCKETPOOL_LIBRARY_PATH": os.pathsep.join(libraries),
             "LD_LIBRARY_PATH": before("LD_LIBRARY_PATH", *libraries),
             "BUILD": build,  # of examples/mpi
-            # Of a build folder, meson's pkg-config file names clients/logprob, not the folder of its headers.
-            "CPATH": before("CPATH", os.path.join(ROOT, "clients", "logprob", "include")),
             "PATH": before("PATH", os.path.join(build, "tools"), os.path.dirname(sys.executable)),
             "PKG_CONFIG_PATH": before("PKG_CONFIG_PATH", os.path.join(build, "meson-uninstalled")),
             "PYTHONPATH": before("PYTHONPATH", os.path.join(ROOT, "python"))}
