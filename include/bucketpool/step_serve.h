@@ -42,7 +42,7 @@ typedef struct bp_step_server bp_step_server;
 
 /** Streams are numbers of the caller, below this. They need not be those of the plan: a stream of the plan is bound to the
  * first stream of the caller that allocates as it does. */
-#define BP_STEP_STREAMS 64u
+#define BP_STEP_STREAMS 32u
 
 typedef struct bp_step_server_config {
     size_t size;

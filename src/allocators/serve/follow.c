@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Follows a program through the plan: which item is this allocation?
+ *
+ * Mostly it is the expected one. Otherwise, in this order: an item of another kind of step that begins like this one; the nearest unused item
+ * of the class around the expected one; the place in any kind where the last GRAM classes occur. */
+#include "allocators/serve/server.h"
+
+uint64_t serve_gram(const uint32_t classes[GRAM], uint32_t at)
+{
+    uint64_t hash = 0;
+    for (uint32_t i = 0; i < GRAM; i++)
+        hash = (hash ^ (classes[(at + i) % GRAM] + 1u)) * 0x9ddfea08eb382d69u;
+    return hash ^ hash >> 32;
+}
+
+/* ---- steps --------------------------------------------------------------------------------------------------------- */
+
+/* A step can be of this kind now: the first kind only before any other. */
+static bool is_possible(const bp_step_server *s, uint32_t kind)
+{
+    return !s->kinds[kind].is_first || s->kinds[s->active].is_first;
+}
+
+/* The kind that most recorded steps have, without the first; that, if it is the only one. */
+static uint32_t usual_kind(const bp_step_server *s)
+{
+    uint32_t best = NONE;
+    for (uint32_t k = 0; k < s->kind_count; k++) {
+        if (!s->kinds[k].is_first && (best == NONE || s->kinds[k].steps > s->kinds[best].steps))
+            best = k;
+    }
+    return best == NONE ? s->active : best;
+}
+
+/* All items of the active kind may be taken again. */
+static void begin_lap(bp_step_server *s)
+{
+    s->kinds[s->active].lap++;
+    s->missed = 0;
+}
+
+static void begin_step(bp_step_server *s)
+{
+    s->statistics.steps += s->matched > 0;
+    s->matched = 0;
+    if (s->kinds[s->active].is_first)
+        s->active = usual_kind(s);
+    s->kinds[s->active].position = 0;
+    begin_lap(s);
+}
+
+void serve_mark(bp_step_server *s)
+{
+    serve_kind *kind = &s->kinds[s->active];
+    uint32_t best = NONE, nearest = NONE;
+    s->statistics.marks++;
+    /* The end of the first kind is a mark; so is that of a kind which begins with one. */
+    bool ends = kind->is_first || (kind->mark_count > 0 && kind->marks[0] == 0);
+    for (uint32_t i = 0; i < kind->mark_count + ends; i++) {
+        const uint32_t mark = i < kind->mark_count ? kind->marks[i] : kind->count;
+        const uint32_t distance = mark < kind->position ? kind->position - mark : mark - kind->position;
+        if (distance < nearest || best == NONE) {
+            nearest = distance;
+            best = mark;
+        }
+    }
+    if (best == 0 || best == kind->count) {
+        begin_step(s);
+    } else if (best != NONE) {
+        kind->position = best;
+        s->missed = 0;
+    }
+}
+
+/* ---- items --------------------------------------------------------------------------------------------------------- */
+
+static bool is_at(const bp_step_server *s, uint32_t kind, uint32_t at, uint32_t class)
+{
+    const serve_kind *k = &s->kinds[kind];
+    if (at >= k->count)
+        return false;
+    const serve_item *item = &s->items[k->first + at];
+    return item->class == class && item->used != k->lap;
+}
+
+/* The unused item of the class that is nearest to the position, in the window; behind the end, those at the beginning. NONE: none. Members
+ * that are used or too far behind are passed once in each lap. */
+static uint32_t find_near(bp_step_server *s, uint32_t class)
+{
+    serve_kind *k = &s->kinds[s->active];
+    serve_cursor *cursor = &k->cursors[class];
+    const uint32_t end = k->members_begin[class + 1];
+    const uint32_t low = k->position > WINDOW ? k->position - WINDOW : 0;
+    uint32_t behind = NONE;
+    if (cursor->lap != k->lap)
+        *cursor = (serve_cursor){k->lap, k->members_begin[class]};
+    while (cursor->at < end &&
+           (k->members[cursor->at] < low || s->items[k->first + k->members[cursor->at]].used == k->lap))
+        cursor->at++;
+    for (uint32_t i = cursor->at; i < end && k->members[i] < k->position + WINDOW; i++) {
+        const uint32_t at = k->members[i];
+        if (s->items[k->first + at].used == k->lap)
+            continue;
+        if (at >= k->position)
+            return behind == NONE || at - k->position <= k->position - behind ? at : behind;
+        behind = at;
+    }
+    if (behind != NONE || k->position + WINDOW <= k->count || k->is_first)
+        return behind;
+    const uint32_t first = k->members_begin[class]; /* the next step, unmarked */
+    if (first == end || k->members[first] >= k->position + WINDOW - k->count)
+        return NONE;
+    begin_step(s);
+    return k->members[first];
+}
+
+/* The place of the last GRAM classes: the nearest one ahead in the active kind, else in another kind. An item, or NONE. */
+static uint32_t find_gram(const bp_step_server *s)
+{
+    enum { LONGEST_CHAIN = 256 };
+    uint32_t best = NONE, nearest = NONE;
+    if (s->recent_count < GRAM)
+        return NONE;
+    const uint64_t gram = serve_gram(s->recent, s->recent_count % GRAM);
+    uint32_t slot = (uint32_t)gram & (s->gram_slots - 1);
+    while (s->gram_table[slot] != NONE && s->grams[s->gram_table[slot]] != gram)
+        slot = (slot + 1) & (s->gram_slots - 1);
+    uint32_t item = s->gram_table[slot];
+    for (uint32_t i = 0; item != NONE && i < LONGEST_CHAIN; i++, item = s->next_equal[item]) {
+        const serve_kind *active = &s->kinds[s->active];
+        uint32_t kind = 0;
+        while (item - s->kinds[kind].first >= s->kinds[kind].count)
+            kind++;
+        const uint32_t at = item - s->kinds[kind].first;
+        uint32_t distance = kind != s->active        ? active->count + s->item_count
+                            : at >= active->position ? at - active->position
+                                                     : at + active->count - active->position;
+        if (is_possible(s, kind) && distance < nearest) {
+            nearest = distance;
+            best = item;
+        }
+    }
+    return best;
+}
+
+static uint32_t take(bp_step_server *s, uint32_t at)
+{
+    serve_kind *k = &s->kinds[s->active];
+    k->position = at >= k->position ? at + 1 : k->position;
+    s->items[k->first + at].used = k->lap;
+    s->matched++;
+    s->missed -= s->missed > 0;
+    return k->first + at;
+}
+
+static uint32_t take_elsewhere(bp_step_server *s, uint32_t class)
+{
+    const uint32_t position = s->kinds[s->active].position;
+    for (uint32_t k = 0; k < s->kind_count; k++) {
+        if (k == s->active || s->prefixes[s->active][k] < position || !is_possible(s, k))
+            continue;
+        if (s->kinds[k].count > position && s->items[s->kinds[k].first + position].class == class) {
+            s->active = k;
+            s->kinds[k].position = position;
+            begin_lap(s);
+            s->statistics.kind_changes++;
+            return take(s, position);
+        }
+    }
+    const uint32_t near = s->missed < LOST ? find_near(s, class) : NONE;
+    if (near != NONE)
+        return take(s, near);
+    const uint32_t item = find_gram(s);
+    if (item == NONE) {
+        s->missed += s->missed < 2 * LOST;
+        return NONE;
+    }
+    uint32_t kind = 0;
+    while (item - s->kinds[kind].first >= s->kinds[kind].count)
+        kind++;
+    s->statistics.kind_changes += kind != s->active;
+    s->statistics.resyncs++;
+    s->active = kind;
+    s->kinds[kind].position = item - s->kinds[kind].first;
+    begin_lap(s);
+    return take(s, s->kinds[kind].position);
+}
+
+/* ---- streams ------------------------------------------------------------------------------------------------------- */
+
+/* The class of an allocation of a stream that is not bound yet. Binds it to the stream of the plan that has such an item nearest
+ * ahead; NONE: none has one in the window, and not exactly one has one at all. */
+static uint32_t bind(bp_step_server *s, uint64_t bytes, uint32_t stream)
+{
+    const serve_kind *k = &s->kinds[s->active];
+    uint32_t best = NONE, nearest = WINDOW, class = NONE, others = 0;
+    for (uint32_t p = 0; p < s->plan_stream_count; p++) {
+        const uint32_t c = s->plan_streams_bound & 1u << p ? NONE : serve_class_of(s, bytes, p);
+        if (c == NONE)
+            continue;
+        uint32_t distance = WINDOW;
+        for (uint32_t i = k->members_begin[c]; i < k->members_begin[c + 1] && distance == WINDOW; i++) {
+            if (k->members[i] >= k->position && k->members[i] - k->position < WINDOW)
+                distance = k->members[i] - k->position;
+        }
+        others += distance == WINDOW;
+        if (distance < nearest || (best == NONE && others == 1)) {
+            nearest = distance;
+            best = p;
+            class = c;
+        }
+    }
+    if (best == NONE || (nearest == WINDOW && others > 1))
+        return NONE;
+    s->streams[stream].bound = best;
+    s->plan_streams_bound |= 1u << best;
+    return class;
+}
+
+uint32_t serve_follow(bp_step_server *s, uint64_t bytes, uint32_t stream, bp_step_outcome *outcome)
+{
+    const uint32_t bound = s->streams[stream].bound;
+    const uint32_t class = bound != NONE ? serve_class_of(s, bytes, bound) : bind(s, bytes, stream);
+    *outcome = BP_STEP_UNKNOWN;
+    if (class == NONE)
+        return NONE;
+    *outcome = BP_STEP_MISPLACED;
+    s->recent[s->recent_count % GRAM] = class;
+    s->recent_count = s->recent_count == 2 * GRAM - 1 ? GRAM : s->recent_count + 1;
+    serve_kind *k = &s->kinds[s->active];
+    const uint32_t item =
+        is_at(s, s->active, k->position, class) && s->missed < LOST ? take(s, k->position) : take_elsewhere(s, class);
+    k = &s->kinds[s->active];
+    if (item != NONE && k->position == k->count)
+        begin_step(s);
+    return item;
+}

@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Hands out ranges of the slab, and takes them back. */
+#include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
+
+#include "allocators/serve/server.h"
+
+/* Atoms of a block: an item's, or those of an extra block. */
+static void atoms_of(const bp_step_server *s, uint32_t block, uint32_t *first, uint32_t *end)
+{
+    const bool is_item = block < s->item_count;
+    *first = is_item ? s->items[block].first : s->extras[block - s->item_count].first;
+    *end = is_item ? s->items[block].end : s->extras[block - s->item_count].end;
+}
+
+/* ---- deviations ---------------------------------------------------------------------------------------------------- */
+
+static void note(bp_step_server *s, bp_step_outcome outcome, uint64_t bytes, uint32_t stream, uint32_t item)
+{
+    uint32_t slot = (uint32_t)bp_hash_number(bytes << 8 ^ stream << 3 ^ outcome) % DEVIATION_SLOTS;
+    for (; s->deviation_slots[slot] != NONE; slot = (slot + 1) % DEVIATION_SLOTS) {
+        bp_step_deviation *known = &s->deviations[s->deviation_slots[slot]];
+        if (known->bytes == bytes && known->stream == stream && known->outcome == outcome) {
+            known->count++;
+            return;
+        }
+    }
+    if (s->deviation_count == BP_STEP_DEVIATIONS)
+        return;
+    uint32_t kind = s->active;
+    if (item != NONE) {
+        for (kind = 0; item - s->kinds[kind].first >= s->kinds[kind].count;)
+            kind++;
+    }
+    s->deviation_slots[slot] = s->deviation_count;
+    s->deviations[s->deviation_count++] = (bp_step_deviation){
+        .outcome = outcome,
+        .stream = stream,
+        .bytes = bytes,
+        .count = 1,
+        .mark = s->statistics.marks,
+        .kind = kind,
+        .item = item != NONE ? item - s->kinds[kind].first : s->kinds[kind].position,
+    };
+}
+
+/* ---- handing out --------------------------------------------------------------------------------------------------- */
+
+/* Atoms that are not live go to a block, in the order of streams. */
+static bp_step_outcome hand_out(bp_step_server *s, uint32_t block, uint32_t stream, uint64_t *offset)
+{
+    uint32_t first = 0, end = 0;
+    atoms_of(s, block, &first, &end);
+    if (serve_any(s->busy, first, end))
+        return BP_STEP_BUSY;
+    if (!serve_order(s, stream, first, end))
+        return BP_STEP_UNORDERED;
+    serve_set(s->busy, first, end, true);
+    s->starts[first / 64] |= (uint64_t)1 << first % 64;
+    s->live[first] = block;
+    s->users[block] = 1u << stream;
+    s->owners[block] = (uint8_t)stream;
+    bp_step_statistics *counts = &s->statistics;
+    counts->live++;
+    counts->live_bytes += s->atoms[end] - s->atoms[first];
+    if (counts->live_bytes > counts->peak_live_bytes)
+        counts->peak_live_bytes = counts->live_bytes;
+    *offset = s->atoms[first];
+    return BP_STEP_SERVED;
+}
+
+bp_step_outcome bp_step_server_allocate(bp_step_server *server, uint64_t bytes, uint32_t stream, uint64_t *offset)
+{
+    bp_step_outcome outcome = BP_STEP_UNKNOWN;
+    if (bytes == 0)
+        return outcome;
+    pthread_mutex_lock(&server->lock);
+    uint32_t item = NONE;
+    if (stream < BP_STEP_STREAMS) {
+        serve_see(server, stream);
+        item = serve_follow(server, bytes, stream, &outcome);
+    }
+    if (server->is_paused)
+        outcome = BP_STEP_PAUSED;
+    else if (item != NONE && server->items[item].first == server->items[item].end)
+        outcome = BP_STEP_UNPLANNED;
+    else if (item != NONE)
+        outcome = hand_out(server, item, stream, offset);
+    server->statistics.outcomes[outcome]++;
+    if (outcome != BP_STEP_SERVED && outcome != BP_STEP_PAUSED)
+        note(server, outcome, bytes, stream, item);
+    pthread_mutex_unlock(&server->lock);
+    return outcome;
+}
+
+/* The smallest range that is free and large enough, cut to whole atoms. */
+static bool find_range(const bp_step_server *s, uint64_t bytes, uint32_t *first, uint32_t *end)
+{
+    uint64_t best = UINT64_MAX;
+    for (uint32_t i = 0; i < s->atom_count;) {
+        const uint32_t begin = i;
+        while (i < s->atom_count && !(s->busy[i / 64] >> i % 64 & 1))
+            i++;
+        const uint64_t size = s->atoms[i] - s->atoms[begin];
+        if (size >= bytes && size < best) {
+            best = size;
+            *first = begin;
+        }
+        i += i == begin;
+    }
+    if (best == UINT64_MAX)
+        return false;
+    for (*end = *first + 1; s->atoms[*end] - s->atoms[*first] < bytes;)
+        ++*end;
+    return true;
+}
+
+bp_step_outcome bp_step_server_allocate_anywhere(bp_step_server *server, uint64_t bytes, uint32_t stream,
+                                                 uint64_t *offset)
+{
+    bp_step_outcome outcome = BP_STEP_BUSY;
+    if (bytes == 0 || stream >= BP_STEP_STREAMS)
+        return outcome;
+    pthread_mutex_lock(&server->lock);
+    serve_see(server, stream);
+    uint32_t number = 0, first = 0, end = 0;
+    while (number < EXTRAS && server->extras[number].bytes > 0)
+        number++;
+    if (number < EXTRAS && find_range(server, bytes, &first, &end)) {
+        server->extras[number] = (serve_extra){bytes, first, end};
+        outcome = hand_out(server, server->item_count + number, stream, offset);
+        if (outcome == BP_STEP_SERVED)
+            server->statistics.anywhere++;
+        else
+            server->extras[number].bytes = 0;
+    }
+    pthread_mutex_unlock(&server->lock);
+    return outcome;
+}
+
+/* ---- taking back --------------------------------------------------------------------------------------------------- */
+
+/* The atom at which a live block begins at this offset, or NONE. */
+static uint32_t start_at(const bp_step_server *s, uint64_t offset)
+{
+    uint32_t slot = (uint32_t)bp_hash_number(offset) & (s->begin_slots - 1);
+    while (s->begins[slot].atom != NONE) {
+        const uint32_t atom = s->begins[slot].atom;
+        if (s->begins[slot].offset == offset)
+            return s->starts[atom / 64] >> atom % 64 & 1 ? atom : NONE;
+        slot = (slot + 1) & (s->begin_slots - 1);
+    }
+    return NONE;
+}
+
+bp_status bp_step_server_free(bp_step_server *server, uint64_t offset, uint64_t *bytes)
+{
+    pthread_mutex_lock(&server->lock);
+    const uint32_t atom = start_at(server, offset);
+    if (atom != NONE) {
+        const uint32_t block = server->live[atom];
+        uint32_t first = 0, end = 0;
+        atoms_of(server, block, &first, &end);
+        serve_set(server->busy, first, end, false);
+        server->starts[first / 64] &= ~((uint64_t)1 << first % 64);
+        const bool records = block < server->item_count && server->items[block].precedes_stream;
+        serve_release(server, server->users[block], first, end, records);
+        if (block >= server->item_count)
+            server->extras[block - server->item_count].bytes = 0;
+        const uint64_t size = server->atoms[end] - server->atoms[first];
+        server->statistics.live--;
+        server->statistics.live_bytes -= size;
+        server->statistics.frees++;
+        if (bytes != NULL)
+            *bytes = size;
+    }
+    pthread_mutex_unlock(&server->lock);
+    return atom != NONE
+               ? BP_OK
+               : bp_fail(BP_ERR_INVALID_ARGUMENT, "step server: free of offset %llu, where nothing live begins",
+                         (unsigned long long)offset);
+}
+
+/* The atom at which the live block that has this offset begins, or else that of the next block; NONE: there is none. */
+static uint32_t block_from(const bp_step_server *s, uint64_t offset)
+{
+    uint32_t low = 0, high = s->atom_count;
+    if (high == 0 || offset >= s->atoms[high])
+        return NONE;
+    while (high - low > 1) {
+        const uint32_t middle = low + (high - low) / 2;
+        *(s->atoms[middle] <= offset ? &low : &high) = middle;
+    }
+    if (s->busy[low / 64] >> low % 64 & 1) {
+        uint32_t word = low / 64;
+        uint64_t bits = s->starts[word] & serve_bits_to(low + 1);
+        while (bits == 0)
+            bits = s->starts[--word];
+        return word * 64 + 63 - (uint32_t)__builtin_clzll(bits);
+    }
+    uint64_t bits = s->starts[low / 64] & serve_bits_from(low);
+    for (uint32_t word = low / 64; word < s->words;) {
+        if (bits != 0)
+            return word * 64 + (uint32_t)__builtin_ctzll(bits);
+        bits = ++word < s->words ? s->starts[word] : 0;
+    }
+    return NONE;
+}
+
+bp_status bp_step_server_use(bp_step_server *server, uint64_t offset, uint32_t stream)
+{
+    if (stream >= BP_STEP_STREAMS)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "step server: stream %u; streams are below %u", stream,
+                       BP_STEP_STREAMS);
+    pthread_mutex_lock(&server->lock);
+    const uint32_t atom = block_from(server, offset);
+    const bool is_live = atom != NONE && server->atoms[atom] <= offset;
+    if (is_live) {
+        serve_see(server, stream);
+        server->users[server->live[atom]] |= 1u << stream;
+    }
+    pthread_mutex_unlock(&server->lock);
+    return is_live ? BP_OK
+                   : bp_fail(BP_ERR_INVALID_ARGUMENT, "step server: use of offset %llu, where nothing is live",
+                             (unsigned long long)offset);
+}
+
+void bp_step_server_mark(bp_step_server *server)
+{
+    pthread_mutex_lock(&server->lock);
+    serve_mark(server);
+    pthread_mutex_unlock(&server->lock);
+}
+
+void bp_step_server_pause(bp_step_server *server, bool paused)
+{
+    pthread_mutex_lock(&server->lock);
+    server->is_paused = paused;
+    pthread_mutex_unlock(&server->lock);
+}
+
+/* ---- looking at it ------------------------------------------------------------------------------------------------- */
+
+static bp_step_block describe(const bp_step_server *s, uint32_t atom)
+{
+    const uint32_t block = s->live[atom];
+    uint32_t first = 0, end = 0, kind = 0;
+    atoms_of(s, block, &first, &end);
+    bp_step_block made = {.offset = s->atoms[first],
+                          .bytes = s->atoms[end] - s->atoms[first],
+                          .stream = s->owners[block],
+                          .kind = NONE,
+                          .item = NONE};
+    if (block >= s->item_count) {
+        made.requested_bytes = s->extras[block - s->item_count].bytes;
+        return made;
+    }
+    while (block - s->kinds[kind].first >= s->kinds[kind].count)
+        kind++;
+    made.kind = kind;
+    made.item = block - s->kinds[kind].first;
+    made.requested_bytes = s->class_bytes[s->items[block].class];
+    return made;
+}
+
+bool bp_step_server_find(bp_step_server *server, uint64_t offset, bp_step_block *block)
+{
+    pthread_mutex_lock(&server->lock);
+    const uint32_t atom = block_from(server, offset);
+    if (atom != NONE)
+        *block = describe(server, atom);
+    pthread_mutex_unlock(&server->lock);
+    return atom != NONE;
+}
+
+bp_status bp_step_server_get_statistics(bp_step_server *server, bp_step_statistics *statistics)
+{
+    pthread_mutex_lock(&server->lock);
+    bp_step_statistics now = server->statistics;
+    now.size = sizeof now;
+    now.kind = server->active;
+    now.item = server->kinds[server->active].position;
+    pthread_mutex_unlock(&server->lock);
+    return bp_struct_write("bp_step_server_get_statistics", &now, sizeof now, statistics);
+}
+
+void bp_step_server_reset_peak(bp_step_server *server)
+{
+    pthread_mutex_lock(&server->lock);
+    server->statistics.peak_live_bytes = server->statistics.live_bytes;
+    pthread_mutex_unlock(&server->lock);
+}
+
+uint64_t bp_step_server_waits(bp_step_server *server, uint32_t stream, uint32_t before)
+{
+    if (stream >= BP_STEP_STREAMS || before >= BP_STEP_STREAMS)
+        return 0;
+    pthread_mutex_lock(&server->lock);
+    const uint64_t waits = server->streams[stream].waits[before];
+    pthread_mutex_unlock(&server->lock);
+    return waits;
+}
+
+size_t bp_step_server_deviations(bp_step_server *server, bp_step_deviation *deviations, size_t capacity)
+{
+    pthread_mutex_lock(&server->lock);
+    const size_t count = server->deviation_count;
+    for (size_t i = 0; deviations != NULL && i < count && i < capacity; i++)
+        deviations[i] = server->deviations[i];
+    pthread_mutex_unlock(&server->lock);
+    return count;
+}
+
+/* ---- verification -------------------------------------------------------------------------------------------------- */
+
+static bp_status check(const bp_step_server *s)
+{
+    uint64_t bytes = 0, blocks = 0;
+    uint32_t free_from = 0; /* atoms before it are accounted for */
+    for (uint32_t atom = 0; atom < s->atom_count; atom++) {
+        const bool is_busy = s->busy[atom / 64] >> atom % 64 & 1;
+        if (!(s->starts[atom / 64] >> atom % 64 & 1)) {
+            if (is_busy != (atom < free_from))
+                return bp_fail(BP_ERR_MISMATCH, "step server: the bytes at %llu are %s, but a block %s",
+                               (unsigned long long)s->atoms[atom], is_busy ? "live" : "free",
+                               is_busy ? "does not have them" : "has them");
+            continue;
+        }
+        const bp_step_block block = describe(s, atom);
+        if (atom < free_from || block.offset != s->atoms[atom] || block.bytes < block.requested_bytes ||
+            block.offset % BP_STEP_ALIGNMENT != 0 || block.bytes > s->atoms[s->atom_count] - block.offset)
+            return bp_fail(
+                BP_ERR_MISMATCH,
+                "step server: a block of %llu bytes at %llu for %llu; it overlaps another one, is too small, "
+                "or ends behind the slab of %llu",
+                (unsigned long long)block.bytes, (unsigned long long)block.offset,
+                (unsigned long long)block.requested_bytes, (unsigned long long)s->atoms[s->atom_count]);
+        for (free_from = atom; s->atoms[free_from] < block.offset + block.bytes; free_from++) {
+            if (!(s->busy[free_from / 64] >> free_from % 64 & 1))
+                return bp_fail(BP_ERR_MISMATCH, "step server: the bytes at %llu belong to a block, and are free",
+                               (unsigned long long)s->atoms[free_from]);
+        }
+        blocks++;
+        bytes += block.bytes;
+    }
+    if (blocks != s->statistics.live || bytes != s->statistics.live_bytes)
+        return bp_fail(BP_ERR_MISMATCH, "step server: %llu blocks of %llu bytes are live; counted are %llu of %llu",
+                       (unsigned long long)blocks, (unsigned long long)bytes, (unsigned long long)s->statistics.live,
+                       (unsigned long long)s->statistics.live_bytes);
+    return BP_OK;
+}
+
+bp_status bp_step_server_check(bp_step_server *server)
+{
+    pthread_mutex_lock(&server->lock);
+    bp_status status = check(server);
+    pthread_mutex_unlock(&server->lock);
+    return status;
+}
