@@ -64,7 +64,7 @@ typedef struct bp_step_plan_kind {
     const char *method;         /**< of the packer (bp_pack_result) */
 } bp_step_plan_kind;
 
-/** How often a step makes one stream wait for another, because memory changes streams. */
+/** A pair of streams of which a step makes one wait for the other, because memory changes streams. */
 typedef struct bp_step_plan_waits {
     uint32_t waiting, before; /**< streams of the plan */
     uint64_t waits;           /**< of the largest kind, in a steady step */
@@ -131,7 +131,7 @@ typedef struct bp_step_plan_config {
      * allocation, so that work that was issued before can overlap with what that stream computes. BP_STEP_LEAD_AUTO: since
      * the last allocation of the same size on its stream, which is a layer for all-gathers. 0: none */
     uint32_t lead;
-    uint32_t is_from_start; /**< 1: the events begin with the process, so that the first step is a kind of its own */
+    uint32_t is_from_start; /**< 1: the events begin with the process, and the first step is a separate kind */
     const bp_step_held *held;
     size_t held_count;
     uint64_t reserved_before_bytes; /**< copied to the plan */

@@ -91,11 +91,17 @@ BP_API bp_step_outcome bp_step_server_allocate(bp_step_server *server, uint64_t 
 BP_API bp_step_outcome bp_step_server_allocate_anywhere(bp_step_server *server, uint64_t bytes, uint32_t stream,
                                                         uint64_t *offset);
 
-/** Frees memory; the work of its streams issued so far may still use it. `bytes` gets the bytes that it took, a multiple of
- * BP_STEP_ALIGNMENT; NULL if not wanted.
+/** Live memory of the slab. */
+typedef struct bp_step_block {
+    uint64_t offset, bytes, requested_bytes;
+    uint32_t stream;     /**< that it was handed to */
+    uint32_t kind, item; /**< of the plan; UINT32_MAX: of bp_step_server_allocate_anywhere */
+} bp_step_block;
+
+/** Frees memory; the work of its streams issued so far may still use it. `block` gets what was freed; NULL if not wanted.
  *
  * Errors: BP_ERR_INVALID_ARGUMENT (nothing live begins there; nothing is changed). */
-BP_API bp_status bp_step_server_free(bp_step_server *server, uint64_t offset, uint64_t *bytes);
+BP_API bp_status bp_step_server_free(bp_step_server *server, uint64_t offset, bp_step_block *block);
 
 /** Says that work of `stream` uses the live memory at `offset`, which need not be its beginning (record_stream).
  *
@@ -130,15 +136,8 @@ BP_API bp_status bp_step_server_get_statistics(bp_step_server *server, bp_step_s
 /** Sets the peak to what is live now. */
 BP_API void bp_step_server_reset_peak(bp_step_server *server);
 
-/** Waits of `stream` for `before` so far. Streams are those of the caller. 0 if there is no such stream. */
+/** Counts the waits of `stream` for `before`, both streams of the caller; 0 for unknown ones. */
 BP_API uint64_t bp_step_server_waits(bp_step_server *server, uint32_t stream, uint32_t before);
-
-/** Live memory of the slab. */
-typedef struct bp_step_block {
-    uint64_t offset, bytes, requested_bytes;
-    uint32_t stream;     /**< that it was handed to */
-    uint32_t kind, item; /**< of the plan; UINT32_MAX: of bp_step_server_allocate_anywhere */
-} bp_step_block;
 
 /** The live block that contains `offset`, or else the first one behind it. False: there is none. */
 BP_API bool bp_step_server_find(bp_step_server *server, uint64_t offset, bp_step_block *block);

@@ -13,6 +13,28 @@ static void atoms_of(const bp_step_server *s, uint32_t block, uint32_t *first, u
     *end = is_item ? s->items[block].end : s->extras[block - s->item_count].end;
 }
 
+static bp_step_block describe(const bp_step_server *s, uint32_t atom)
+{
+    const uint32_t block = s->live[atom];
+    uint32_t first = 0, end = 0, kind = 0;
+    atoms_of(s, block, &first, &end);
+    bp_step_block made = {.offset = s->atoms[first],
+                          .bytes = s->atoms[end] - s->atoms[first],
+                          .stream = s->owners[block],
+                          .kind = NONE,
+                          .item = NONE};
+    if (block >= s->item_count) {
+        made.requested_bytes = s->extras[block - s->item_count].bytes;
+        return made;
+    }
+    while (block - s->kinds[kind].first >= s->kinds[kind].count)
+        kind++;
+    made.kind = kind;
+    made.item = block - s->kinds[kind].first;
+    made.requested_bytes = s->class_bytes[s->items[block].class];
+    return made;
+}
+
 /* ---- deviations ---------------------------------------------------------------------------------------------------- */
 
 static void note(bp_step_server *s, bp_step_outcome outcome, uint64_t bytes, uint32_t stream, uint32_t item)
@@ -153,27 +175,29 @@ static uint32_t start_at(const bp_step_server *s, uint64_t offset)
     return NONE;
 }
 
-bp_status bp_step_server_free(bp_step_server *server, uint64_t offset, uint64_t *bytes)
+static void take_back(bp_step_server *s, uint32_t atom, bp_step_block *freed)
+{
+    const uint32_t block = s->live[atom];
+    uint32_t first = 0, end = 0;
+    if (freed != NULL)
+        *freed = describe(s, atom);
+    atoms_of(s, block, &first, &end);
+    serve_set(s->busy, first, end, false);
+    s->starts[first / 64] &= ~((uint64_t)1 << first % 64);
+    serve_release(s, s->users[block], first, end, block < s->item_count && s->items[block].precedes_stream);
+    if (block >= s->item_count)
+        s->extras[block - s->item_count].bytes = 0;
+    s->statistics.live--;
+    s->statistics.live_bytes -= s->atoms[end] - s->atoms[first];
+    s->statistics.frees++;
+}
+
+bp_status bp_step_server_free(bp_step_server *server, uint64_t offset, bp_step_block *block)
 {
     pthread_mutex_lock(&server->lock);
     const uint32_t atom = start_at(server, offset);
-    if (atom != NONE) {
-        const uint32_t block = server->live[atom];
-        uint32_t first = 0, end = 0;
-        atoms_of(server, block, &first, &end);
-        serve_set(server->busy, first, end, false);
-        server->starts[first / 64] &= ~((uint64_t)1 << first % 64);
-        const bool records = block < server->item_count && server->items[block].precedes_stream;
-        serve_release(server, server->users[block], first, end, records);
-        if (block >= server->item_count)
-            server->extras[block - server->item_count].bytes = 0;
-        const uint64_t size = server->atoms[end] - server->atoms[first];
-        server->statistics.live--;
-        server->statistics.live_bytes -= size;
-        server->statistics.frees++;
-        if (bytes != NULL)
-            *bytes = size;
-    }
+    if (atom != NONE)
+        take_back(server, atom, block);
     pthread_mutex_unlock(&server->lock);
     return atom != NONE
                ? BP_OK
@@ -240,28 +264,6 @@ void bp_step_server_pause(bp_step_server *server, bool paused)
 }
 
 /* ---- looking at it ------------------------------------------------------------------------------------------------- */
-
-static bp_step_block describe(const bp_step_server *s, uint32_t atom)
-{
-    const uint32_t block = s->live[atom];
-    uint32_t first = 0, end = 0, kind = 0;
-    atoms_of(s, block, &first, &end);
-    bp_step_block made = {.offset = s->atoms[first],
-                          .bytes = s->atoms[end] - s->atoms[first],
-                          .stream = s->owners[block],
-                          .kind = NONE,
-                          .item = NONE};
-    if (block >= s->item_count) {
-        made.requested_bytes = s->extras[block - s->item_count].bytes;
-        return made;
-    }
-    while (block - s->kinds[kind].first >= s->kinds[kind].count)
-        kind++;
-    made.kind = kind;
-    made.item = block - s->kinds[kind].first;
-    made.requested_bytes = s->class_bytes[s->items[block].class];
-    return made;
-}
 
 bool bp_step_server_find(bp_step_server *server, uint64_t offset, bp_step_block *block)
 {

@@ -40,7 +40,7 @@ typedef struct serve_begin {
     uint32_t atom; /* NONE: an empty slot */
 } serve_begin;
 
-/* Where to look for a class: its members before `at` are used, or too far behind. */
+/* The first member of a class to look at: those before it are used, or too far behind. */
 typedef struct serve_cursor {
     uint32_t lap, at;
 } serve_cursor;
