@@ -32,7 +32,7 @@ BP_DECORATOR_API void bp_decorator_forget(int device);
 
 /* Serves a plan, which is copied. The slab is allocated from PyTorch's allocator: now with `wait_bytes` 0, else at the first
  * allocation before which at most so many bytes are live on the device, or at the second mark. Until then the server
- * follows the program. 0, or -1: the device serves already, or there is no memory for the slab. */
+ * follows the program. 0, or -1: the device serves already, or memory for the slab is missing. */
 BP_DECORATOR_API int bp_decorator_serve(int device, const bp_step_plan *plan, uint64_t wait_bytes);
 /* Stops serving. The slab goes back when nothing lives in it, and then another plan can be served. */
 BP_DECORATOR_API void bp_decorator_stop(int device);

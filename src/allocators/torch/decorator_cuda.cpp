@@ -1,0 +1,652 @@
+// SPDX-License-Identifier: Apache-2.0
+// Decorator of PyTorch's caching allocator for CUDA: allocations of the planned step come from a slab, which is one block of the
+// caching allocator. Segments, limits, out-of-memory errors, IPC and registration with NCCL therefore stay PyTorch's; so does
+// everything that is allocated while a graph is captured or into a MemPool.
+#include <c10/core/impl/GPUTrace.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <pthread.h>
+
+#include <memory>
+#include <unordered_set>
+
+#include "decorator_device.h"
+#include "forwarding.h"
+
+namespace
+{
+
+namespace native = c10::cuda::CUDACachingAllocator;
+using c10::DeviceIndex;
+using c10::MempoolId_t;
+using c10::cuda::CUDAStream;
+
+enum { DEVICES = 64, KEPT_EVENTS = 64, SMALL_BYTES = 1 << 20 };
+
+// Makes a device current, and the former one behind it. Errors are ignored: at the end of the process the driver has gone.
+struct OnDevice {
+    DeviceIndex before = 0, wanted;
+    explicit OnDevice(int device) : wanted(static_cast<DeviceIndex>(device))
+    {
+        if (c10::cuda::GetDevice(&before) == cudaSuccess && before != wanted)
+            (void)c10::cuda::SetDevice(wanted);
+    }
+    ~OnDevice()
+    {
+        if (before != wanted)
+            (void)c10::cuda::SetDevice(before);
+    }
+};
+
+// ---- streams -------------------------------------------------------------------------------------------------------
+
+// Streams by number, in the order of their first use; 0 is the default stream. The events of each are those that its server
+// recorded, by number modulo KEPT_EVENTS: an entry that was replaced is a later event.
+struct Streams {
+    int device = 0;
+    std::mutex lock;
+    std::atomic<uint32_t> count{1};
+    std::atomic<cudaStream_t> all[BP_STEP_STREAMS] = {};
+    std::unique_ptr<cudaEvent_t[]> events[BP_STEP_STREAMS];
+
+    // BP_STEP_STREAMS: there are too many.
+    uint32_t number_of(cudaStream_t stream)
+    {
+        for (uint32_t i = 0, n = count.load(std::memory_order_acquire); i < n; i++) {
+            if (all[i].load(std::memory_order_relaxed) == stream)
+                return i;
+        }
+        std::lock_guard<std::mutex> guard(lock);
+        uint32_t n = count;
+        for (uint32_t i = 0; i < n; i++) {
+            if (all[i] == stream)
+                return i;
+        }
+        if (n < BP_STEP_STREAMS) {
+            all[n] = stream;
+            count = n + 1;
+        }
+        return n;
+    }
+
+    static bool is_captured(cudaStream_t stream)
+    {
+        cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+        if (cudaStreamIsCapturing(stream, &status) == cudaSuccess)
+            return status != cudaStreamCaptureStatusNone;
+        (void)cudaGetLastError(); // the legacy stream, while another one is captured
+        return true;
+    }
+};
+
+// Called by the server, under its lock.
+bool record_event(void *context, uint32_t stream, uint64_t point)
+{
+    auto *streams = static_cast<Streams *>(context);
+    cudaStream_t handle = streams->all[stream];
+    if (Streams::is_captured(handle))
+        return false;
+    if (streams->events[stream] == nullptr)
+        streams->events[stream].reset(new cudaEvent_t[KEPT_EVENTS]());
+    cudaEvent_t &event = streams->events[stream][point % KEPT_EVENTS];
+    if (event == nullptr) {
+        OnDevice guard(streams->device);
+        if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) {
+            event = nullptr;
+            (void)cudaGetLastError();
+            return false;
+        }
+    }
+    if (cudaEventRecord(event, handle) == cudaSuccess)
+        return true;
+    (void)cudaGetLastError();
+    return false;
+}
+
+bool wait_for_event(void *context, uint32_t stream, uint32_t before, uint64_t point)
+{
+    auto *streams = static_cast<Streams *>(context);
+    cudaStream_t handle = streams->all[stream];
+    if (Streams::is_captured(handle))
+        return false;
+    if (cudaStreamWaitEvent(handle, streams->events[before][point % KEPT_EVENTS], 0) == cudaSuccess)
+        return true;
+    (void)cudaGetLastError();
+    return false;
+}
+
+// ---- devices -------------------------------------------------------------------------------------------------------
+
+struct Pool {
+    MempoolId_t id;
+    std::function<bool(cudaStream_t)> has;
+};
+
+struct Gpu : bucketpool::Device {
+    Streams streams;
+    std::atomic<bool> has_served{false}; // a slab was taken
+    bucketpool::Level slabs;             // bytes of slabs, under counts.lock
+    uint64_t slabs_taken = 0, slabs_given_back = 0;
+    std::mutex pools_lock;
+    std::vector<Pool> pools; // into which some streams allocate now
+    std::atomic<uint32_t> pool_count{0};
+
+    std::unordered_set<const void *> recorded; // live, under events_lock
+
+    bool is_in_pool(cudaStream_t stream)
+    {
+        if (pool_count.load(std::memory_order_acquire) == 0)
+            return false;
+        std::lock_guard<std::mutex> guard(pools_lock);
+        for (const Pool &pool : pools) {
+            if (pool.has(stream))
+                return true;
+        }
+        return false;
+    }
+};
+
+Gpu gpus[DEVICES];
+std::atomic<uint64_t> tracked{0};                       // devices that record or serve, a bit each
+std::atomic<uintptr_t> lowest{UINTPTR_MAX}, highest{0}; // of all slabs: most pointers are outside
+std::atomic<bool> is_child{false};                      // of a fork, which cannot use CUDA
+std::atomic<bool> is_cache_on{true};
+
+// The device of a slab's pointer, or nullptr.
+Gpu *owner_of(const void *pointer)
+{
+    auto address = reinterpret_cast<uintptr_t>(pointer);
+    if (address < lowest.load(std::memory_order_relaxed) || address >= highest.load(std::memory_order_relaxed))
+        return nullptr;
+    for (Gpu &gpu : gpus) {
+        if (gpu.has(pointer))
+            return &gpu;
+    }
+    return nullptr;
+}
+
+bool is_tracked(int device)
+{
+    return tracked.load(std::memory_order_acquire) >> device & 1;
+}
+
+// ---- the decorator -------------------------------------------------------------------------------------------------
+
+void release(void *pointer);
+
+struct Decorator final : Forwarding, bucketpool::Source {
+    explicit Decorator(native::CUDAAllocator *allocator) : Forwarding(allocator)
+    {
+    }
+
+    using Forwarding::recordStream;
+
+    c10::DataPtr served(Gpu &gpu, char *memory, size_t bytes)
+    {
+        c10::Device device(c10::kCUDA, static_cast<DeviceIndex>(gpu.number));
+        if (c10::memoryProfilingEnabled())
+            report(gpu, memory, static_cast<int64_t>(bucketpool::taken(bytes)));
+        if (const auto *trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr))
+            (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(memory));
+        return {memory, memory, &release, device};
+    }
+
+    // For torch.profiler with profile_memory.
+    void report(Gpu &gpu, void *pointer, int64_t bytes)
+    {
+        auto stats = getDeviceStats(static_cast<DeviceIndex>(gpu.number));
+        c10::reportMemoryUsageToProfiler(pointer, bytes, static_cast<size_t>(stats.allocated_bytes[0].current),
+                                         static_cast<size_t>(stats.reserved_bytes[0].current),
+                                         c10::Device(c10::kCUDA, static_cast<DeviceIndex>(gpu.number)));
+    }
+
+    c10::DataPtr allocate(size_t bytes) override
+    {
+        DeviceIndex device = 0;
+        if (bytes == 0 || tracked.load(std::memory_order_acquire) == 0 || is_child || !is_cache_on)
+            return native->allocate(bytes);
+        C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+        cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device).stream();
+        Gpu &gpu = gpus[device];
+        if (!is_tracked(device) || gpu.is_in_pool(stream))
+            return native->allocate(bytes);
+        const uint32_t number = gpu.streams.number_of(stream);
+        if (number < BP_STEP_STREAMS) {
+            if (char *memory = gpu.allocate(bytes, number)) {
+                gpu.record(BP_STEP_ALLOCATE, memory, bytes, number);
+                return served(gpu, memory, bytes);
+            }
+        }
+        c10::DataPtr data = allocate_natively(gpu, bytes, number);
+        if (gpu.is_recording && !gpu.has(data.get())) {
+            std::lock_guard<std::mutex> guard(gpu.events_lock);
+            gpu.recorded.insert(data.get());
+            gpu.events.push_back({reinterpret_cast<uint64_t>(data.get()), bytes, number, BP_STEP_ALLOCATE});
+        }
+        return data;
+    }
+
+    // Before an allocation fails, free ranges of the slab serve it.
+    c10::DataPtr allocate_natively(Gpu &gpu, size_t bytes, uint32_t stream)
+    {
+        if (gpu.slab.load() == nullptr || stream >= BP_STEP_STREAMS)
+            return native->allocate(bytes);
+        try {
+            return native->allocate(bytes);
+        } catch (const c10::OutOfMemoryError &) {
+            char *memory = gpu.allocate_anywhere(bytes, stream);
+            if (memory == nullptr)
+                throw;
+            gpu.record(BP_STEP_ALLOCATE, memory, bytes, stream);
+            return served(gpu, memory, bytes);
+        }
+    }
+
+    void raw_delete(void *pointer) override
+    {
+        if (owner_of(pointer) != nullptr)
+            release(pointer);
+        else
+            native->raw_delete(pointer);
+    }
+
+    void recordStream(const c10::DataPtr &data, CUDAStream stream) override
+    {
+        Gpu *gpu = owner_of(data.get());
+        if (gpu == nullptr)
+            return native->recordStream(data, stream);
+        const uint32_t number = gpu->streams.number_of(stream.stream());
+        if (number >= BP_STEP_STREAMS) { // not followed: its work ends before anything else begins
+            C10_CUDA_CHECK(cudaStreamSynchronize(stream.stream()));
+            return;
+        }
+        TORCH_CHECK(bp_step_server_use(gpu->server, gpu->offset_of(data.get()), number) == BP_OK,
+                    "bucketpool: ", bp_error_detail());
+    }
+
+    // For PyTorch's allocator the slab is one block.
+    const void *block_of(const void *pointer) override
+    {
+        Gpu *gpu = owner_of(pointer);
+        return gpu != nullptr ? gpu->slab.load() : pointer;
+    }
+
+    void *getBaseAllocation(void *pointer, size_t *size) override
+    {
+        return native->getBaseAllocation(const_cast<void *>(block_of(pointer)), size);
+    }
+
+    native::ShareableHandle shareIpcHandle(void *pointer) override
+    {
+        Gpu *gpu = owner_of(pointer);
+        if (gpu == nullptr)
+            return native->shareIpcHandle(pointer);
+        native::ShareableHandle handle = native->shareIpcHandle(gpu->slab);
+        handle.offset += static_cast<ptrdiff_t>(gpu->offset_of(pointer));
+        return handle;
+    }
+
+    void beginAllocateToPool(DeviceIndex device, MempoolId_t id, std::function<bool(cudaStream_t)> filter) override
+    {
+        Gpu &gpu = gpus[device];
+        {
+            std::lock_guard<std::mutex> guard(gpu.pools_lock);
+            gpu.pools.push_back({id, filter});
+            gpu.pool_count++;
+        }
+        native->beginAllocateToPool(device, id, std::move(filter));
+    }
+
+    void endAllocateToPool(DeviceIndex device, MempoolId_t id) override
+    {
+        native->endAllocateToPool(device, id);
+        Gpu &gpu = gpus[device];
+        std::lock_guard<std::mutex> guard(gpu.pools_lock);
+        for (auto pool = gpu.pools.begin(); pool != gpu.pools.end(); ++pool) {
+            if (pool->id == id) {
+                gpu.pools.erase(pool);
+                gpu.pool_count--;
+                break;
+            }
+        }
+    }
+
+    void enable(bool value) override
+    {
+        is_cache_on = value;
+        native->enable(value);
+    }
+
+    // ---- statistics ----
+
+    void resetPeakStats(DeviceIndex device) override
+    {
+        native->resetPeakStats(device);
+        gpus[device].counts.reset_peaks();
+    }
+
+    void resetAccumulatedStats(DeviceIndex device) override
+    {
+        native->resetAccumulatedStats(device);
+        Gpu &gpu = gpus[device];
+        std::lock_guard<std::mutex> guard(gpu.counts.lock);
+        for (bucketpool::Level *level :
+             {&gpu.counts.slab.taken, &gpu.counts.slab.requested, &gpu.counts.slab.blocks, &gpu.slabs})
+            level->added = level->subtracted = 0;
+        gpu.slabs_taken = gpu.slabs_given_back = 0;
+    }
+
+    // The slab is one allocation in PyTorch's statistics; here it is those that live in it. What is live now is exact. Peaks are those of
+    // sums that are followed since the device records or serves, in which PyTorch's blocks have the bytes of their requests,
+    // rounded: up to 1 MiB less than a block that was not split.
+    native::DeviceStats counted(DeviceIndex device, native::DeviceStats stats) override
+    {
+        Gpu &gpu = gpus[device];
+        if (!gpu.has_served)
+            return stats;
+        std::lock_guard<std::mutex> guard(gpu.counts.lock);
+        const bucketpool::Amounts &slab = gpu.counts.slab;
+        const bucketpool::Level one{gpu.slabs.now > 0, 0, gpu.slabs_taken, gpu.slabs_given_back};
+        for (bool is_large : {false, true}) {
+            const auto type = static_cast<size_t>(is_large ? c10::CachingAllocator::StatType::LARGE_POOL
+                                                           : c10::CachingAllocator::StatType::AGGREGATE);
+            const bucketpool::Amounts &sum = is_large ? gpu.counts.large : gpu.counts.all;
+            adjust(stats.allocated_bytes[type], slab.taken, gpu.slabs, sum.taken);
+            adjust(stats.active_bytes[type], slab.taken, gpu.slabs, sum.taken);
+            adjust(stats.requested_bytes[type], slab.requested, gpu.slabs, sum.requested);
+            adjust(stats.allocation[type], slab.blocks, one, sum.blocks);
+            adjust(stats.active[type], slab.blocks, one, sum.blocks);
+        }
+        return stats;
+    }
+
+    static void adjust(c10::CachingAllocator::Stat &stat, const bucketpool::Level &slab,
+                       const bucketpool::Level &as_native, const bucketpool::Level &sum)
+    {
+        stat.current += static_cast<int64_t>(slab.now) - static_cast<int64_t>(as_native.now);
+        stat.allocated += static_cast<int64_t>(slab.added) - static_cast<int64_t>(as_native.added);
+        stat.freed += static_cast<int64_t>(slab.subtracted) - static_cast<int64_t>(as_native.subtracted);
+        stat.peak = std::max(stat.current, static_cast<int64_t>(sum.peak));
+    }
+
+    // The slab's block becomes its live allocations and the gaps between them.
+    native::SnapshotInfo shown(native::SnapshotInfo info) override
+    {
+        for (auto &segment : info.segments) {
+            size_t address = segment.address;
+            decltype(segment.blocks) blocks;
+            for (auto &block : segment.blocks) {
+                Gpu *gpu = owner_of(reinterpret_cast<void *>(address));
+                if (gpu != nullptr && gpu->offset_of(reinterpret_cast<void *>(address)) == 0)
+                    show_slab(*gpu, block, &blocks, &segment);
+                else
+                    blocks.push_back(block);
+                address += block.size;
+            }
+            segment.blocks = std::move(blocks);
+        }
+        return info;
+    }
+
+    template <typename Block, typename Segment>
+    static void show_slab(Gpu &gpu, const Block &whole, std::vector<Block> *blocks, Segment *segment)
+    {
+        uint64_t at = 0, live = 0, requested = 0;
+        bp_step_block next;
+        bp_step_server *server = gpu.server;
+        auto add = [&](uint64_t bytes, uint64_t request, bool is_live) {
+            Block made = whole;
+            made.size = bytes;
+            made.requested_size = request;
+            made.allocated = made.active = is_live;
+            if (bytes > 0)
+                blocks->push_back(std::move(made));
+        };
+        while (server != nullptr && bp_step_server_find(server, at, &next)) {
+            add(next.offset - at, 0, false);
+            add(next.bytes, next.requested_bytes, true);
+            live += next.bytes;
+            requested += next.requested_bytes;
+            at = next.offset + next.bytes;
+        }
+        add(whole.size - at, 0, false);
+        segment->allocated_size -= whole.size - live;
+        segment->active_size -= whole.size - live;
+        segment->requested_size -= whole.requested_size - requested;
+    }
+
+    // ---- slabs ----
+
+    char *take(int device, uint64_t bytes, std::string *because) override
+    {
+        OnDevice guard(device);
+        try {
+            native->emptyCache({0, 0});
+            char *memory = static_cast<char *>(native->raw_alloc(bytes));
+            count_slab(gpus[device], bytes, true);
+            auto begin = reinterpret_cast<uintptr_t>(memory);
+            if (begin < lowest)
+                lowest = begin;
+            if (begin + bytes > highest)
+                highest = begin + bytes;
+            return memory;
+        } catch (const c10::Error &error) {
+            *because = error.what_without_backtrace();
+            return nullptr;
+        }
+    }
+
+    void give_back(int device, char *slab, uint64_t bytes) override
+    {
+        native->raw_delete(slab);
+        count_slab(gpus[device], bytes, false);
+    }
+
+    // The tracker has counted the slab as a block of PyTorch's.
+    static void count_slab(Gpu &gpu, uint64_t bytes, bool is_taken)
+    {
+        std::lock_guard<std::mutex> guard(gpu.counts.lock);
+        for (bucketpool::Amounts *amounts : {&gpu.counts.all, &gpu.counts.large}) {
+            const int64_t sign = is_taken ? -1 : 1;
+            amounts->taken.now += static_cast<uint64_t>(sign * static_cast<int64_t>(bytes));
+            amounts->requested.now += static_cast<uint64_t>(sign * static_cast<int64_t>(bytes));
+            amounts->blocks.now += static_cast<uint64_t>(sign);
+        }
+        is_taken ? gpu.slabs.add(bytes) : gpu.slabs.subtract(bytes);
+        ++(is_taken ? gpu.slabs_taken : gpu.slabs_given_back);
+        gpu.has_served = true;
+    }
+};
+
+Decorator *decorator = nullptr;
+
+void release(void *pointer)
+{
+    Gpu *gpu = owner_of(pointer);
+    if (is_child || gpu == nullptr)
+        return;
+    if (gpu->is_recording)
+        gpu->record(BP_STEP_FREE, pointer, 0, 0);
+    const bp_step_block block = gpu->free(pointer);
+    if (c10::memoryProfilingEnabled())
+        decorator->report(*gpu, pointer, -static_cast<int64_t>(bucketpool::taken(block.requested_bytes)));
+    if (const auto *trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr))
+        (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
+}
+
+// PyTorch's allocator tells what it allocates and frees, under its lock.
+void track(const native::TraceEntry &entry)
+{
+    const bool is_alloc = entry.action_ == native::TraceEntry::ALLOC;
+    if ((!is_alloc && entry.action_ != native::TraceEntry::FREE_REQUESTED) || !is_tracked(entry.device_))
+        return;
+    Gpu &gpu = gpus[entry.device_];
+    const bool is_large = bucketpool::taken(entry.size_) > SMALL_BYTES;
+    if (is_alloc) {
+        gpu.counts.add(entry.size_, is_large, false);
+        return;
+    }
+    gpu.counts.subtract(entry.size_, is_large, false);
+    if (!gpu.is_recording)
+        return;
+    std::lock_guard<std::mutex> guard(gpu.events_lock);
+    if (gpu.recorded.erase(reinterpret_cast<void *>(entry.addr_)) > 0)
+        gpu.events.push_back({static_cast<uint64_t>(entry.addr_), entry.size_, 0, BP_STEP_FREE});
+}
+
+// Begins to follow a device. What PyTorch's allocator does meanwhile on other threads is missed by the sums, not by events.
+void track_device(int device)
+{
+    static std::once_flag once;
+    std::call_once(once, [] { decorator->native->attachAllocatorTraceTracker(track); });
+    Gpu &gpu = gpus[device];
+    if (is_tracked(device))
+        return;
+    gpu.number = gpu.streams.device = device;
+    gpu.source = decorator;
+    const auto stats = decorator->native->getDeviceStats(static_cast<DeviceIndex>(device));
+    std::lock_guard<std::mutex> guard(gpu.counts.lock);
+    for (bool is_large : {false, true}) {
+        bucketpool::Amounts &sum = is_large ? gpu.counts.large : gpu.counts.all;
+        const size_t type = is_large ? 2 : 0;
+        sum.taken.now = sum.taken.peak = static_cast<uint64_t>(stats.allocated_bytes[type].current);
+        sum.requested.now = sum.requested.peak = static_cast<uint64_t>(stats.requested_bytes[type].current);
+        sum.blocks.now = sum.blocks.peak = static_cast<uint64_t>(stats.allocation[type].current);
+    }
+    tracked |= uint64_t{1} << device;
+}
+
+int check_device(int device)
+{
+    if (decorator == nullptr)
+        return bucketpool::fail("the decorator is not installed");
+    if (device < 0 || device >= DEVICES || device >= c10::cuda::device_count())
+        return bucketpool::fail("no CUDA device " + std::to_string(device) + "; there are " +
+                                std::to_string(c10::cuda::device_count()));
+    return 0;
+}
+
+void after_fork()
+{
+    is_child = true;
+}
+
+} // namespace
+
+extern "C" {
+
+const char *bp_decorator_error(void)
+{
+    return bucketpool::last_error.c_str();
+}
+
+int bp_decorator_install(void)
+{
+    if (decorator != nullptr)
+        return 0;
+    native::CUDAAllocator *found = native::get();
+    if (found == nullptr)
+        return bucketpool::fail("PyTorch has no CUDA allocator");
+    if (found->name() != "native")
+        return bucketpool::fail("PyTorch's allocator is \"" + found->name() +
+                                "\"; steps are served with \"native\" only (PYTORCH_CUDA_ALLOC_CONF, backend)");
+    if (!found->isEnabled() || std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr)
+        return bucketpool::fail(
+            "PyTorch's cache is off (PYTORCH_NO_CUDA_MEMORY_CACHING); steps are served with it only");
+    decorator = new Decorator(found);
+    pthread_atfork(nullptr, nullptr, after_fork);
+    native::allocator.store(decorator);
+    c10::SetAllocator(c10::kCUDA, decorator, 0);
+    return 0;
+}
+
+int bp_decorator_record(int device)
+{
+    if (check_device(device) != 0)
+        return -1;
+    try {
+        decorator->init(c10::cuda::device_count());
+        track_device(device);
+    } catch (const c10::Error &error) {
+        return bucketpool::fail(error.what_without_backtrace());
+    }
+    Gpu &gpu = gpus[device];
+    std::lock_guard<std::mutex> guard(gpu.events_lock);
+    gpu.events.clear();
+    gpu.recorded.clear();
+    gpu.is_recording = true;
+    return 0;
+}
+
+size_t bp_decorator_events(int device, const bp_step_event **events)
+{
+    Gpu &gpu = gpus[device];
+    std::lock_guard<std::mutex> guard(gpu.events_lock);
+    gpu.copied = gpu.events;
+    *events = gpu.copied.data();
+    return gpu.copied.size();
+}
+
+void bp_decorator_forget(int device)
+{
+    Gpu &gpu = gpus[device];
+    std::lock_guard<std::mutex> guard(gpu.events_lock);
+    gpu.is_recording = false;
+    gpu.events = {};
+    gpu.recorded = {};
+}
+
+int bp_decorator_serve(int device, const bp_step_plan *plan, uint64_t wait_bytes)
+{
+    if (check_device(device) != 0)
+        return -1;
+    bp_step_server_config config;
+    (void)bp_step_server_config_init(&config, sizeof config);
+    config.context = &gpus[device].streams;
+    config.record = record_event;
+    config.wait = wait_for_event;
+    try {
+        decorator->init(c10::cuda::device_count());
+        track_device(device);
+    } catch (const c10::Error &error) {
+        return bucketpool::fail(error.what_without_backtrace());
+    }
+    return gpus[device].serve(plan, &config, wait_bytes);
+}
+
+void bp_decorator_stop(int device)
+{
+    gpus[device].stop();
+}
+
+void bp_decorator_mark(int device)
+{
+    gpus[device].mark();
+}
+
+bp_step_server *bp_decorator_server(int device)
+{
+    return gpus[device].server;
+}
+
+void bp_decorator_get_status(int device, bp_decorator_status *status)
+{
+    gpus[device].get_status(status);
+    if (decorator == nullptr || !decorator->initialized())
+        return;
+    const auto stats = decorator->native->getDeviceStats(static_cast<DeviceIndex>(device));
+    status->reserved_bytes = static_cast<uint64_t>(stats.reserved_bytes[0].current);
+    status->peak_reserved_bytes = static_cast<uint64_t>(stats.reserved_bytes[0].peak);
+}
+
+void bp_decorator_reset_peak(int device)
+{
+    decorator->resetPeakStats(static_cast<DeviceIndex>(device));
+}
+
+void bp_decorator_poison(int)
+{
+}
+}
