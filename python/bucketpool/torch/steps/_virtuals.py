@@ -294,7 +294,7 @@ def override(method: Method) -> str:
 
 
 def is_inherited(method: Method) -> bool:
-    """Whether the class implements the method by one that the decorator overrides."""
+    """Tells if the class implements the method by one that the decorator overrides."""
     signature, called = INHERITED.get(method.name, ("", ""))
     return method.signature == signature and (called, "(") in zip(method.body, method.body[1:])
 
