@@ -30,7 +30,7 @@ LEFT_OUT = ("bucketpool", "comm_mpi", "kernels")
 
 PLAIN = {"char": "c_char", "signed char": "c_int8", "unsigned char": "c_uint8", "int": "c_int", "unsigned": "c_uint",
          "unsigned int": "c_uint", "long": "c_long", "unsigned long": "c_ulong", "long long": "c_longlong",
-         "unsigned long long": "c_ulonglong", "float": "c_float", "double": "c_double", "size_t": "c_size_t",
+         "unsigned long long": "c_ulonglong", "float": "c_float", "double": "c_double", "size_t": "c_size_t", "_Bool": "c_bool",
          "int8_t": "c_int8", "uint8_t": "c_uint8", "int16_t": "c_int16", "uint16_t": "c_uint16", "int32_t": "c_int32",
          "uint32_t": "c_uint32", "int64_t": "c_int64", "uint64_t": "c_uint64", "uintptr_t": "c_size_t"}
 
