@@ -23,7 +23,7 @@ BP_DECORATOR_API const char *bp_decorator_error(void);
  * are resized. May be repeated. 0; -1: the allocator is not PyTorch's native one, or its cache is off. */
 BP_DECORATOR_API int bp_decorator_install(void);
 
-/* Begins to record the allocations of a device. 0, or -1. */
+/* Begins to record the allocations of a device, before CUDA is initialised, too. 0, or -1. */
 BP_DECORATOR_API int bp_decorator_record(int device);
 /* The events so far, a copy that is valid until the next call. Returns how many. */
 BP_DECORATOR_API size_t bp_decorator_events(int device, const bp_step_event **events);
@@ -53,7 +53,8 @@ typedef struct bp_decorator_status {
     uint64_t slab, slab_bytes; /* address; 0: none */
     uint64_t live_bytes;      /* allocated on the device, rounded: PyTorch's and the slab's live blocks, not the slab */
     uint64_t peak_live_bytes; /* since bp_decorator_reset_peak */
-    uint64_t reserved_bytes, peak_reserved_bytes; /* CUDA: PyTorch's counters. CPU: slab and live bytes outside */
+    uint64_t reserved_bytes,
+        peak_reserved_bytes; /* by PyTorch, with the slab; CPU: the slab, and live blocks outside of it */
     char because[256];
 } bp_decorator_status;
 

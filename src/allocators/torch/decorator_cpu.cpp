@@ -15,6 +15,9 @@ namespace
 
 using bucketpool::Device;
 
+Device cpu;
+Forwarding *installed = nullptr;
+
 struct Mapping final : bucketpool::Source {
     char *take(int, uint64_t bytes, std::string *because) override
     {
@@ -24,25 +27,16 @@ struct Mapping final : bucketpool::Source {
             return nullptr;
         }
         madvise(memory, bytes, MADV_HUGEPAGE);
-        change(bytes, true);
+        cpu.counts.reserve(bytes, true);
         return static_cast<char *>(memory);
     }
     void give_back(int, char *slab, uint64_t bytes) override
     {
         munmap(slab, bytes);
-        change(bytes, false);
+        cpu.counts.reserve(bytes, false);
     }
-    void change(uint64_t bytes, bool is_more)
-    {
-        std::lock_guard<std::mutex> guard(lock);
-        is_more ? reserved.add(bytes) : reserved.subtract(bytes);
-    }
-    std::mutex lock;
-    bucketpool::Level reserved; // the slab, and what is live outside of it
 } mapping;
 
-Device cpu;
-Forwarding *installed = nullptr;
 std::atomic<bool> is_child{false}; // of a fork: locks may be held by threads that it lacks
 std::atomic<bool> is_poisoning{false};
 std::atomic<bool> is_tracking{false}; // memory that PyTorch's allocator gives is counted
@@ -72,7 +66,7 @@ void release_tracked(void *pointer)
         const uint64_t bytes = malloc_usable_size(pointer);
         cpu.record(BP_STEP_FREE, pointer, 0, 0);
         cpu.counts.subtract(bytes, false, false);
-        mapping.change(bytes, false);
+        cpu.counts.reserve(bytes, false);
     }
     installed->native->raw_deleter()(pointer);
 }
@@ -94,7 +88,7 @@ struct Decorator final : Forwarding {
         if (data.compare_exchange_deleter(native->raw_deleter(), &release_tracked)) {
             const uint64_t usable = malloc_usable_size(data.get());
             cpu.counts.add(usable, false, false);
-            mapping.change(usable, true);
+            cpu.counts.reserve(usable, true);
             cpu.record(BP_STEP_ALLOCATE, data.get(), bytes, 0);
         }
         return data;
@@ -183,15 +177,10 @@ void bp_decorator_poison(int is_on)
 void bp_decorator_get_status(int, bp_decorator_status *status)
 {
     cpu.get_status(status);
-    std::lock_guard<std::mutex> guard(mapping.lock);
-    status->reserved_bytes = mapping.reserved.now;
-    status->peak_reserved_bytes = mapping.reserved.peak;
 }
 
 void bp_decorator_reset_peak(int)
 {
-    cpu.counts.reset_peaks();
-    std::lock_guard<std::mutex> guard(mapping.lock);
-    mapping.reserved.peak = mapping.reserved.now;
+    cpu.counts.reset_own_peaks();
 }
 }

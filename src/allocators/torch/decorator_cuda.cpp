@@ -119,6 +119,8 @@ bool wait_for_event(void *context, uint32_t stream, uint32_t before, uint64_t po
 
 // ---- devices -------------------------------------------------------------------------------------------------------
 
+void track(const native::TraceEntry &entry);
+
 struct Pool {
     MempoolId_t id;
     std::function<bool(cudaStream_t)> has;
@@ -134,6 +136,32 @@ struct Gpu : bucketpool::Device {
     std::atomic<uint32_t> pool_count{0};
 
     std::unordered_set<const void *> recorded; // live, under events_lock
+
+    std::atomic<bool> is_attached{false};
+
+    // Begins to follow the device, at its first allocation: PyTorch has initialised CUDA. What other threads do meanwhile is missed by
+    // the sums.
+    void attach(native::CUDAAllocator *allocator)
+    {
+        if (is_attached)
+            return;
+        static std::once_flag once;
+        std::call_once(once, [&] { allocator->attachAllocatorTraceTracker(track); });
+        std::lock_guard<std::mutex> guard(lock);
+        if (is_attached)
+            return;
+        const auto stats = allocator->getDeviceStats(static_cast<DeviceIndex>(number));
+        std::lock_guard<std::mutex> counting(counts.lock);
+        for (bool is_large : {false, true}) {
+            bucketpool::Amounts &sum = is_large ? counts.large : counts.all;
+            const size_t type = is_large ? 2 : 0;
+            sum.taken.add(static_cast<uint64_t>(stats.allocated_bytes[type].current));
+            sum.requested.add(static_cast<uint64_t>(stats.requested_bytes[type].current));
+            sum.blocks.add(static_cast<uint64_t>(stats.allocation[type].current));
+        }
+        counts.reserved.add(static_cast<uint64_t>(stats.reserved_bytes[0].current));
+        is_attached = true;
+    }
 
     bool is_in_pool(cudaStream_t stream)
     {
@@ -153,6 +181,7 @@ std::atomic<uint64_t> tracked{0};                       // devices that record o
 std::atomic<uintptr_t> lowest{UINTPTR_MAX}, highest{0}; // of all slabs: most pointers are outside
 std::atomic<bool> is_child{false};                      // of a fork, which cannot use CUDA
 std::atomic<bool> is_cache_on{true};
+thread_local bool is_slab_changing = false; // the tracker leaves the slab out
 
 // The device of a slab's pointer, or nullptr.
 Gpu *owner_of(const void *pointer)
@@ -212,6 +241,7 @@ struct Decorator final : Forwarding, bucketpool::Source {
         Gpu &gpu = gpus[device];
         if (!is_tracked(device) || gpu.is_in_pool(stream))
             return native->allocate(bytes);
+        gpu.attach(native);
         const uint32_t number = gpu.streams.number_of(stream);
         if (number < BP_STEP_STREAMS) {
             if (char *memory = gpu.allocate(bytes, number)) {
@@ -267,7 +297,7 @@ struct Decorator final : Forwarding, bucketpool::Source {
     }
 
     // For PyTorch's allocator the slab is one block.
-    const void *block_of(const void *pointer) override
+    const void *block_of(const void *pointer)
     {
         Gpu *gpu = owner_of(pointer);
         return gpu != nullptr ? gpu->slab.load() : pointer;
@@ -424,7 +454,9 @@ struct Decorator final : Forwarding, bucketpool::Source {
         OnDevice guard(device);
         try {
             native->emptyCache({0, 0});
+            is_slab_changing = true;
             char *memory = static_cast<char *>(native->raw_alloc(bytes));
+            is_slab_changing = false;
             count_slab(gpus[device], bytes, true);
             auto begin = reinterpret_cast<uintptr_t>(memory);
             if (begin < lowest)
@@ -433,6 +465,7 @@ struct Decorator final : Forwarding, bucketpool::Source {
                 highest = begin + bytes;
             return memory;
         } catch (const c10::Error &error) {
+            is_slab_changing = false;
             *because = error.what_without_backtrace();
             return nullptr;
         }
@@ -440,20 +473,15 @@ struct Decorator final : Forwarding, bucketpool::Source {
 
     void give_back(int device, char *slab, uint64_t bytes) override
     {
+        is_slab_changing = true;
         native->raw_delete(slab);
+        is_slab_changing = false;
         count_slab(gpus[device], bytes, false);
     }
 
-    // The tracker has counted the slab as a block of PyTorch's.
     static void count_slab(Gpu &gpu, uint64_t bytes, bool is_taken)
     {
         std::lock_guard<std::mutex> guard(gpu.counts.lock);
-        for (bucketpool::Amounts *amounts : {&gpu.counts.all, &gpu.counts.large}) {
-            const int64_t sign = is_taken ? -1 : 1;
-            amounts->taken.now += static_cast<uint64_t>(sign * static_cast<int64_t>(bytes));
-            amounts->requested.now += static_cast<uint64_t>(sign * static_cast<int64_t>(bytes));
-            amounts->blocks.now += static_cast<uint64_t>(sign);
-        }
         is_taken ? gpu.slabs.add(bytes) : gpu.slabs.subtract(bytes);
         ++(is_taken ? gpu.slabs_taken : gpu.slabs_given_back);
         gpu.has_served = true;
@@ -479,15 +507,24 @@ void release(void *pointer)
 // PyTorch's allocator tells what it allocates and frees, under its lock.
 void track(const native::TraceEntry &entry)
 {
-    const bool is_alloc = entry.action_ == native::TraceEntry::ALLOC;
-    if ((!is_alloc && entry.action_ != native::TraceEntry::FREE_REQUESTED) || !is_tracked(entry.device_))
+    if (!gpus[entry.device_].is_attached.load(std::memory_order_acquire))
         return;
     Gpu &gpu = gpus[entry.device_];
     const bool is_large = bucketpool::taken(entry.size_) > SMALL_BYTES;
-    if (is_alloc) {
-        gpu.counts.add(entry.size_, is_large, false);
+    switch (entry.action_) {
+    case native::TraceEntry::SEGMENT_ALLOC:
+    case native::TraceEntry::SEGMENT_MAP: gpu.counts.reserve(entry.size_, true); return;
+    case native::TraceEntry::SEGMENT_FREE:
+    case native::TraceEntry::SEGMENT_UNMAP: gpu.counts.reserve(entry.size_, false); return;
+    case native::TraceEntry::ALLOC:
+        if (!is_slab_changing)
+            gpu.counts.add(entry.size_, is_large, false);
         return;
+    case native::TraceEntry::FREE_REQUESTED: break;
+    default: return;
     }
+    if (is_slab_changing)
+        return;
     gpu.counts.subtract(entry.size_, is_large, false);
     if (!gpu.is_recording)
         return;
@@ -496,36 +533,20 @@ void track(const native::TraceEntry &entry)
         gpu.events.push_back({static_cast<uint64_t>(entry.addr_), entry.size_, 0, BP_STEP_FREE});
 }
 
-// Begins to follow a device. What PyTorch's allocator does meanwhile on other threads is missed by the sums, not by events.
-void track_device(int device)
-{
-    static std::once_flag once;
-    std::call_once(once, [] { decorator->native->attachAllocatorTraceTracker(track); });
-    Gpu &gpu = gpus[device];
-    if (is_tracked(device))
-        return;
-    gpu.number = gpu.streams.device = device;
-    gpu.source = decorator;
-    const auto stats = decorator->native->getDeviceStats(static_cast<DeviceIndex>(device));
-    std::lock_guard<std::mutex> guard(gpu.counts.lock);
-    for (bool is_large : {false, true}) {
-        bucketpool::Amounts &sum = is_large ? gpu.counts.large : gpu.counts.all;
-        const size_t type = is_large ? 2 : 0;
-        sum.taken.now = sum.taken.peak = static_cast<uint64_t>(stats.allocated_bytes[type].current);
-        sum.requested.now = sum.requested.peak = static_cast<uint64_t>(stats.requested_bytes[type].current);
-        sum.blocks.now = sum.blocks.peak = static_cast<uint64_t>(stats.allocation[type].current);
-    }
-    tracked |= uint64_t{1} << device;
-}
-
 int check_device(int device)
 {
     if (decorator == nullptr)
         return bucketpool::fail("the decorator is not installed");
-    if (device < 0 || device >= DEVICES || device >= c10::cuda::device_count())
-        return bucketpool::fail("no CUDA device " + std::to_string(device) + "; there are " +
-                                std::to_string(c10::cuda::device_count()));
+    if (device < 0 || device >= DEVICES)
+        return bucketpool::fail("no CUDA device " + std::to_string(device));
     return 0;
+}
+
+void begin(int device)
+{
+    gpus[device].number = gpus[device].streams.device = device;
+    gpus[device].source = decorator;
+    tracked |= uint64_t{1} << device;
 }
 
 void after_fork()
@@ -566,12 +587,7 @@ int bp_decorator_record(int device)
 {
     if (check_device(device) != 0)
         return -1;
-    try {
-        decorator->init(c10::cuda::device_count());
-        track_device(device);
-    } catch (const c10::Error &error) {
-        return bucketpool::fail(error.what_without_backtrace());
-    }
+    begin(device);
     Gpu &gpu = gpus[device];
     std::lock_guard<std::mutex> guard(gpu.events_lock);
     gpu.events.clear();
@@ -607,11 +623,14 @@ int bp_decorator_serve(int device, const bp_step_plan *plan, uint64_t wait_bytes
     config.context = &gpus[device].streams;
     config.record = record_event;
     config.wait = wait_for_event;
-    try {
-        decorator->init(c10::cuda::device_count());
-        track_device(device);
-    } catch (const c10::Error &error) {
-        return bucketpool::fail(error.what_without_backtrace());
+    begin(device);
+    if (wait_bytes == 0) { // the slab is taken now
+        try {
+            decorator->init(c10::cuda::device_count());
+            gpus[device].attach(decorator->native);
+        } catch (const c10::Error &error) {
+            return bucketpool::fail(error.what_without_backtrace());
+        }
     }
     return gpus[device].serve(plan, &config, wait_bytes);
 }
@@ -634,16 +653,11 @@ bp_step_server *bp_decorator_server(int device)
 void bp_decorator_get_status(int device, bp_decorator_status *status)
 {
     gpus[device].get_status(status);
-    if (decorator == nullptr || !decorator->initialized())
-        return;
-    const auto stats = decorator->native->getDeviceStats(static_cast<DeviceIndex>(device));
-    status->reserved_bytes = static_cast<uint64_t>(stats.reserved_bytes[0].current);
-    status->peak_reserved_bytes = static_cast<uint64_t>(stats.reserved_bytes[0].peak);
 }
 
 void bp_decorator_reset_peak(int device)
 {
-    decorator->resetPeakStats(static_cast<DeviceIndex>(device));
+    gpus[device].counts.reset_own_peaks();
 }
 
 void bp_decorator_poison(int)

@@ -31,14 +31,15 @@ inline uint64_t taken(uint64_t bytes)
     return (bytes + BP_STEP_ALIGNMENT - 1) / BP_STEP_ALIGNMENT * BP_STEP_ALIGNMENT;
 }
 
-/* A sum, its peak, and what was added and subtracted in all. */
+/* A sum; its peaks since PyTorch's statistics and since bp_decorator_reset_peak begin; and all that was added and subtracted. */
 struct Level {
-    uint64_t now = 0, peak = 0, added = 0, subtracted = 0;
+    uint64_t now = 0, peak = 0, own_peak = 0, added = 0, subtracted = 0;
     void add(uint64_t amount)
     {
         now += amount;
         added += amount;
         peak = now > peak ? now : peak;
+        own_peak = now > own_peak ? now : own_peak;
     }
     void subtract(uint64_t amount)
     {
@@ -73,6 +74,7 @@ struct Amounts {
 struct Counts {
     std::mutex lock;
     Amounts all, large, slab;
+    Level reserved; /* by PyTorch's allocator; CPU: the slab, and live blocks outside of it */
     void add(uint64_t bytes, bool is_large, bool is_slab)
     {
         std::lock_guard<std::mutex> guard(lock);
@@ -96,6 +98,17 @@ struct Counts {
         std::lock_guard<std::mutex> guard(lock);
         for (Amounts *amounts : {&all, &large, &slab})
             amounts->reset_peaks();
+    }
+    void reset_own_peaks()
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        all.taken.own_peak = all.taken.now;
+        reserved.own_peak = reserved.now;
+    }
+    void reserve(uint64_t bytes, bool is_more)
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        is_more ? reserved.add(bytes) : reserved.subtract(bytes);
     }
     uint64_t live_bytes()
     {
@@ -281,7 +294,9 @@ struct Device {
         {
             std::lock_guard<std::mutex> counting(counts.lock);
             status->live_bytes = counts.all.taken.now;
-            status->peak_live_bytes = counts.all.taken.peak;
+            status->peak_live_bytes = counts.all.taken.own_peak;
+            status->reserved_bytes = counts.reserved.now;
+            status->peak_reserved_bytes = counts.reserved.own_peak;
         }
         std::snprintf(status->because, sizeof status->because, "%s", because.c_str());
     }

@@ -255,6 +255,7 @@ API int cudaEventCreateWithFlags(void **event, unsigned flags);
 API int cudaEventDestroy(void *event);
 API int cudaEventQuery(void *event);
 API int cudaEventRecord(void *event, void *stream);
+API int cudaEventRecordWithFlags(void *event, void *stream, unsigned flags);
 API int cudaEventSynchronize(void *event);
 
 int cudaStreamCreate(void **stream)
@@ -352,6 +353,13 @@ int cudaEventRecord(void *event, void *stream)
     RUN(cuEventRecord(event, stream));
 }
 
+int cudaEventRecordWithFlags(void *event, void *stream, unsigned flags)
+{
+    if (flags != 0)
+        return note(UNSUPPORTED);
+    RUN(cuEventRecord(event, stream));
+}
+
 int cudaEventSynchronize(void *event)
 {
     RUN(cuEventSynchronize(event));
@@ -404,7 +412,6 @@ void __cudaRegisterVar(void)
     F(cudaDeviceGetDefaultMemPool)                                                                                     \
     F(cudaDeviceGetPCIBusId)                                                                                           \
     F(cudaEventElapsedTime)                                                                                            \
-    F(cudaEventRecordWithFlags)                                                                                        \
     F(cudaFreeAsync)                                                                                                   \
     F(cudaFreeHost)                                                                                                    \
     F(cudaFuncGetAttributes)                                                                                           \
