@@ -3,7 +3,8 @@
 
 PyTorch's own wheel is installed, and of its libraries only those that this machine lacks: a CUDA toolkit's libraries are used where there is
 one. No GPU is needed. Exits 0, 1 or, where PyTorch cannot be had (no network, no pip, no disk), 77 with the reason. Options are
-pytest's: ./check --torch -k fsdp2. ./check --torch --peers DIR runs tests of other projects with ours instead (python/tests/peers)."""
+pytest's: ./check --torch -k fsdp2. ./check --torch --peers DIR runs tests of other projects with ours instead (python/tests/peers), and
+./check --torch --versions compiles the decorators of PyTorch's allocators for all of its releases (torch_headers.py)."""
 
 import glob
 import hashlib
@@ -28,6 +29,7 @@ VENV = os.path.join(BUILDS, "torch-venv" + (f"-{RELEASE}" if RELEASE != "2.11.0"
 PYTHON = os.path.join(VENV, "bin", "python")
 LOG = os.path.join(BUILDS, "torch.log")
 TESTS = os.path.join("python", "tests", "torch")
+HEADERS = os.path.join("scripts", "torch_headers.py")
 PEERS = os.path.join("python", "tests", "peers", "run.py")
 MAX_SECONDS = 1800  # of the tests
 
@@ -283,6 +285,8 @@ def main():
             say("".join(file.readlines()[-60:]))
         say("torch: the library does not build\n0 passed, 1 failed, 0 skipped")
         return 1
+    if sys.argv[1:2] == ["--versions"]:
+        return subprocess.call([PYTHON, HEADERS, os.path.join(BUILDS, "torch-headers")], env=surroundings())
     if sys.argv[1:2] == ["--peers"]:
         return subprocess.call([PYTHON, PEERS, *sys.argv[2:]], env=surroundings())
     counts = test(sys.argv[1:])

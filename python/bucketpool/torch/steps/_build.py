@@ -218,7 +218,7 @@ def opened(path: str) -> Optional[ctypes.CDLL]:
 def library(device: str) -> ctypes.CDLL:
     """The decorator (decorator.h) for "cuda" or "cpu", compiled first where that has not been done.
 
-    Raises Unsupported: there is no compiler, or there are no headers, or they are of a PyTorch that is not known.
+    Raises Unsupported without a compiler, without headers, and for those of a PyTorch that is not known.
     """
     if device not in ("cuda", "cpu"):
         raise Unsupported(f'device "{device}": only "cuda" and "cpu" have decorators. {NOTHING}')

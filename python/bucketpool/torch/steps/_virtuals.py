@@ -38,27 +38,36 @@ OVERRIDDEN = {
 # The class implements these by others, which the decorator overrides: native's version would pass by the decorator. The
 # body has to call the other one.
 INHERITED = {"recordStream": ("void (const DataPtr&, Stream)", "recordStream")}
-# Methods whose call passes through a hook of the decorator: the return type, the beginning of the parameters, the
-# hook's declaration, and the body of the method, where CALL is native's.
+# Methods that call the decorator's hooks: how the signature begins, and the body.
 HOOKS = {
-    "snapshot": ("SnapshotInfo", "", "virtual SnapshotInfo shown(SnapshotInfo info) { return info; }",
-                 "return shown(CALL);"),
-    "emptyCache": ("void", "", "virtual void before_empty_cache() {}", "before_empty_cache(); CALL;"),
-    "getDeviceStats": ("DeviceStats", "DeviceIndex",
-                       "virtual DeviceStats counted(c10::DeviceIndex, DeviceStats stats) { return stats; }",
-                       "return counted(a0, CALL);"),
-    "recordHistory": ("void", "bool", "virtual void history(bool /*enabled*/) {}", "CALL; history(a0);"),
+    "snapshot": ("SnapshotInfo (", "return shown(native->snapshot(ARGUMENTS));"),
+    "emptyCache": ("void (", "before_empty_cache(); native->emptyCache(ARGUMENTS);"),
+    "getDeviceStats": ("DeviceStats (DeviceIndex)", "return counted(a0, native->getDeviceStats(ARGUMENTS));"),
+    "recordHistory": ("void (bool, ", "native->recordHistory(ARGUMENTS); history(a0);"),
+    "getContextForPointer": ("std::shared_ptr<GatheredContext> (const void*)",
+                             "return native->getContextForPointer(block_of(a0));"),
+    "annotateMemory": ("void (const void*, const std::string&)", "native->annotateMemory(block_of(a0), a1);"),
 }
+HOOKS_TEXT = """\
+  using CUDAAllocator::recordStream;
+  virtual SnapshotInfo shown(SnapshotInfo info) { return info; }
+  virtual void before_empty_cache() {}
+  virtual DeviceStats counted(c10::DeviceIndex, DeviceStats stats) { return stats; }
+  virtual void history(bool /*enabled*/) {}
+  virtual const void *block_of(const void *pointer) { return pointer; } // for native: of the slab, its beginning
+"""
+# Methods that a release may lack: since PyTorch 2.12 and 2.14.
+OPTIONAL = {"getContextForPointer", "annotateMemory"}
 # Methods that are native's alone. They know nothing of the slab: it is one block for them, which stays until serving stops.
 PASSED_ON = {
-    "allocateWithAddress", "annotateMemory", "attachAllocatorTraceTracker", "attachOomRejectionObserver",
-    "attachOutOfMemoryObserver", "cacheInfo", "checkPoolLiveAllocations", "copy_data", "createOrIncrefPool", "enable",
-    "enablePeerAccess", "ensureExistsAndIncrefPool", "getCheckpointState", "getContextForPointer",
-    "getExpandableSegmentSizes", "getIpcDevPtr", "getMemoryFraction", "getMemoryInfo", "getPoolUseCount",
-    "getUserMetadata", "init", "initialized", "isEnabled", "isHistoryEnabled", "is_simple_data_ptr", "markCaptureBegin",
-    "markCaptureEnd", "memcpyAsync", "name", "popCompileContext", "pushCompileContext", "raw_alloc",
-    "raw_alloc_with_stream", "raw_deleter", "recordAnnotation", "releasePool", "setCheckpointPoolState",
-    "setMemoryFraction", "setNoSplit", "setUseOnOOM", "setUserMetadata", "supportsUserMetadata",
+    "allocateWithAddress", "attachAllocatorTraceTracker", "attachOomRejectionObserver", "attachOutOfMemoryObserver",
+    "cacheInfo", "checkPoolLiveAllocations", "copy_data", "createOrIncrefPool", "enable", "enablePeerAccess",
+    "ensureExistsAndIncrefPool", "getCheckpointState", "getExpandableSegmentSizes", "getIpcDevPtr",
+    "getMemoryFraction", "getMemoryInfo", "getPoolUseCount", "getUserMetadata", "init", "initialized", "isEnabled",
+    "isHistoryEnabled", "is_simple_data_ptr", "markCaptureBegin", "markCaptureEnd", "memcpyAsync", "name",
+    "popCompileContext", "pushCompileContext", "raw_alloc", "raw_alloc_with_stream", "raw_deleter",
+    "recordAnnotation", "releasePool", "setCheckpointPoolState", "setMemoryFraction", "setNoSplit", "setUseOnOOM",
+    "setUserMetadata", "supportsUserMetadata",
 }
 
 QUALIFIERS = {"const", "volatile", "struct", "class", "enum", "typename"}
@@ -286,11 +295,11 @@ def passed(type: List[str], argument: str) -> str:
 
 def override(method: Method) -> str:
     parameters = ", ".join(f"{text_of(type)} a{i}" for i, type in enumerate(method.parameters))
-    call = f"native->{method.name}({', '.join(passed(type, f'a{i}') for i, type in enumerate(method.parameters))})"
-    hook = HOOKS.get(method.name)
-    body = hook[3].replace("CALL", call) if hook else f"return {call};"
+    arguments = ", ".join(passed(type, f"a{i}") for i, type in enumerate(method.parameters))
+    _, body = HOOKS.get(method.name, ("", f"return native->{method.name}(ARGUMENTS);"))
     qualifiers = "".join(f" {word}" for word in method.qualifiers)
-    return f"  {text_of(method.result)} {method.name}({parameters}){qualifiers} override {{ {body} }}\n"
+    return (f"  {text_of(method.result)} {method.name}({parameters}){qualifiers} override "
+            f"{{ {body.replace('ARGUMENTS', arguments)} }}\n")
 
 
 def is_inherited(method: Method) -> bool:
@@ -308,28 +317,19 @@ def forwarding(include: str, device: str, release: str) -> str:
     name = CLASSES[device]
     major, minor = release.split(".")[:2]
     title = f"PyTorch {major}.{minor}'s allocator"
-    lines = hooks = ""
-    required = {**OVERRIDDEN, **{name: "" for name in HOOKS}} if device == "cuda" else {"allocate": OVERRIDDEN["allocate"]}
-    for method in virtuals(include, name).values():
+    end = "update bucketpool. Nothing is served"
+    methods = [method for method in virtuals(include, name).values() if not is_inherited(method)]
+    for method in methods:
         called = f"{method.owner}::{method.name}"
-        if method.name not in PASSED_ON and method.name not in OVERRIDDEN and method.name not in HOOKS:
-            raise Unsupported(f"{title} has a method that this version does not know: {called}; update bucketpool. Nothing is served")
-        if is_inherited(method):
-            continue
-        if method.name in OVERRIDDEN and method.signature != OVERRIDDEN[method.name]:
-            raise Unsupported(f"{title} has the method {called}: {method.signature}, and this version knows "
-                              f"{OVERRIDDEN[method.name]}; update bucketpool. Nothing is served")
-        if method.name in HOOKS:
-            result, first, declaration, _ = HOOKS[method.name]
-            if not method.signature.startswith(f"{result} ({first}"):
-                raise Unsupported(f"{title} has the method {called}: {method.signature}, and this version knows "
-                                  f"{result} ({first}...); update bucketpool. Nothing is served")
-            hooks += f"  {declaration}\n"
-        required.pop(method.name, None)
-        lines += override(method)
-    if required:
-        raise Unsupported(f"{title} has no method {name}::{min(required)}; update bucketpool. Nothing is served")
-    again = f"  using {name}::recordStream;\n" if device == "cuda" else ""
+        known = OVERRIDDEN.get(method.name) or HOOKS.get(method.name, ("", ""))[0]
+        if not known and method.name not in PASSED_ON:
+            raise Unsupported(f"{title} has a method that this version does not know: {called}; {end}")
+        if method.signature != known if method.name in OVERRIDDEN else not method.signature.startswith(known):
+            raise Unsupported(f"{title} has {called} as {method.signature}, and this version knows it as {known}; {end}")
+    missing = (set(OVERRIDDEN) | set(HOOKS) if device == "cuda" else {"allocate"}) - OPTIONAL - {method.name for method in methods}
+    if missing:
+        raise Unsupported(f"{title} has no method {name}::{min(missing)}; {end}")
+    hooks = HOOKS_TEXT if device == "cuda" else ""
     return f"""// Written by bucketpool from the headers of PyTorch {release}. Passes each virtual method of {name} on to another one.
 #pragma once
 #include <{HEADERS[name]}>
@@ -339,7 +339,7 @@ namespace {NAMESPACES[device]}::bucketpool {{
 struct Forwarding : {name} {{
   {name} *const native;
   explicit Forwarding({name} *allocator) : native(allocator) {{}}
-{again}{hooks}{lines}}};
+{hooks}{''.join(override(method) for method in methods)}}};
 }}
 using {NAMESPACES[device]}::bucketpool::Forwarding;
 """
