@@ -49,14 +49,21 @@ static void begin_step(bp_step_server *s)
     begin_lap(s);
 }
 
+/* The next step begins at a mark, too. */
+static bool begins_at_mark(const serve_kind *kind)
+{
+    return kind->is_first || (kind->mark_count > 0 && kind->marks[0] == 0);
+}
+
 void serve_mark(bp_step_server *s)
 {
     serve_kind *kind = &s->kinds[s->active];
     uint32_t best = NONE, nearest = NONE;
+    /* If nothing was found since the last mark, that was elsewhere: try the beginning. */
+    const bool is_lost = s->has_asked && !s->has_matched && begins_at_mark(kind);
+    s->has_asked = s->has_matched = false;
     s->statistics.marks++;
-    /* The end of the first kind is a mark; so is that of a kind which begins with one. */
-    bool ends = kind->is_first || (kind->mark_count > 0 && kind->marks[0] == 0);
-    for (uint32_t i = 0; i < kind->mark_count + ends; i++) {
+    for (uint32_t i = 0; i < kind->mark_count + begins_at_mark(kind); i++) {
         const uint32_t mark = i < kind->mark_count ? kind->marks[i] : kind->count;
         const uint32_t distance = mark < kind->position ? kind->position - mark : mark - kind->position;
         if (distance < nearest || best == NONE) {
@@ -64,7 +71,7 @@ void serve_mark(bp_step_server *s)
             best = mark;
         }
     }
-    if (best == 0 || best == kind->count) {
+    if (best == 0 || best == kind->count || is_lost) {
         begin_step(s);
     } else if (best != NONE) {
         kind->position = best;
@@ -83,8 +90,8 @@ static bool is_at(const bp_step_server *s, uint32_t kind, uint32_t at, uint32_t 
     return item->class == class && item->used != k->lap;
 }
 
-/* The unused item of the class that is nearest to the position, in the window; behind the end, those at the beginning. NONE: none. Members
- * that are used or too far behind are passed once in each lap. */
+/* The unused item of the class that is nearest to the position, in the window; behind the end, those at the beginning, if no mark
+ * is to come. NONE: none. Members that are used or too far behind are passed once in each lap. */
 static uint32_t find_near(bp_step_server *s, uint32_t class)
 {
     serve_kind *k = &s->kinds[s->active];
@@ -105,7 +112,7 @@ static uint32_t find_near(bp_step_server *s, uint32_t class)
             return behind == NONE || at - k->position <= k->position - behind ? at : behind;
         behind = at;
     }
-    if (behind != NONE || k->position + WINDOW <= k->count || k->is_first)
+    if (behind != NONE || k->position + WINDOW <= k->count || begins_at_mark(k))
         return behind;
     const uint32_t first = k->members_begin[class]; /* the next step, unmarked */
     if (first == end || k->members[first] >= k->position + WINDOW - k->count)
@@ -149,6 +156,7 @@ static uint32_t take(bp_step_server *s, uint32_t at)
     k->position = at >= k->position ? at + 1 : k->position;
     s->items[k->first + at].used = k->lap;
     s->matched++;
+    s->has_matched = true;
     s->missed -= s->missed > 0;
     return k->first + at;
 }
@@ -170,6 +178,10 @@ static uint32_t take_elsewhere(bp_step_server *s, uint32_t class)
     const uint32_t near = s->missed < LOST ? find_near(s, class) : NONE;
     if (near != NONE)
         return take(s, near);
+    if (position == s->kinds[s->active].count && position > 0) {
+        begin_step(s); /* its mark is missing */
+        return is_at(s, s->active, 0, class) ? take(s, 0) : take_elsewhere(s, class);
+    }
     const uint32_t item = find_gram(s);
     if (item == NONE) {
         s->missed += s->missed < 2 * LOST;
@@ -188,50 +200,94 @@ static uint32_t take_elsewhere(bp_step_server *s, uint32_t class)
 
 /* ---- streams ------------------------------------------------------------------------------------------------------- */
 
-/* The class of an allocation of a stream that is not bound yet. Binds it to the stream of the plan that has such an item nearest
- * ahead; NONE: none has one in the window, and not exactly one has one at all. */
-static uint32_t bind(bp_step_server *s, uint64_t bytes, uint32_t stream)
+/* Items from the place of the program to the next one of the class; WINDOW: none is that near. */
+static uint32_t distance_to(const bp_step_server *s, uint32_t class)
 {
     const serve_kind *k = &s->kinds[s->active];
-    uint32_t best = NONE, nearest = WINDOW, class = NONE, others = 0;
+    for (uint32_t i = k->members_begin[class]; i < k->members_begin[class + 1]; i++) {
+        if (k->members[i] >= k->position)
+            return k->members[i] - k->position < WINDOW ? k->members[i] - k->position : WINDOW;
+    }
+    return WINDOW;
+}
+
+/* The caller's stream for a stream of the plan does not allocate as that does, or no longer. */
+static bool is_doubtful(const bp_step_server *s, uint32_t stream)
+{
+    return s->streams[stream].missed >= LOST || s->streams[stream].last_step + 2 < s->statistics.steps;
+}
+
+/* Binds a stream to that of the plan which has such an item nearest ahead, or, if it is the stream's first one, alone has such items.
+ * Streams of the plan that are bound already count if that is doubtful. */
+static void bind(bp_step_server *s, uint64_t bytes, uint32_t stream)
+{
+    serve_stream *of = &s->streams[stream];
+    uint32_t best = NONE, nearest = WINDOW, far = NONE, far_count = 0;
     for (uint32_t p = 0; p < s->plan_stream_count; p++) {
-        const uint32_t c = s->plan_streams_bound & 1u << p ? NONE : serve_class_of(s, bytes, p);
-        if (c == NONE)
+        const uint32_t class = serve_class_of(s, bytes, p), holder = s->holders[p];
+        if (class == NONE || (holder != NONE && holder != stream && !is_doubtful(s, holder)))
             continue;
-        uint32_t distance = WINDOW;
-        for (uint32_t i = k->members_begin[c]; i < k->members_begin[c + 1] && distance == WINDOW; i++) {
-            if (k->members[i] >= k->position && k->members[i] - k->position < WINDOW)
-                distance = k->members[i] - k->position;
-        }
-        others += distance == WINDOW;
-        if (distance < nearest || (best == NONE && others == 1)) {
+        const uint32_t distance = distance_to(s, class);
+        if (distance < nearest || (distance == nearest && p == of->bound)) {
             nearest = distance;
             best = p;
-            class = c;
+        } else if (distance == WINDOW) {
+            far = p;
+            far_count++;
         }
     }
-    if (best == NONE || (nearest == WINDOW && others > 1))
-        return NONE;
-    s->streams[stream].bound = best;
-    s->plan_streams_bound |= 1u << best;
-    return class;
+    if (best == NONE && of->bound == NONE && far_count == 1)
+        best = far;
+    if (best == NONE || best == of->bound)
+        return;
+    if (of->bound != NONE)
+        s->holders[of->bound] = NONE;
+    if (s->holders[best] != NONE)
+        s->streams[s->holders[best]].bound = NONE;
+    s->holders[best] = stream;
+    of->bound = best;
+    of->missed = 0;
+}
+
+/* The expected item is of this size, and of another stream: the binding may be wrong. */
+static bool is_contradicted(const bp_step_server *s, uint64_t bytes, uint32_t class)
+{
+    const serve_kind *k = &s->kinds[s->active];
+    if (k->position >= k->count)
+        return false;
+    const uint32_t expected = s->items[k->first + k->position].class;
+    return expected != class && s->class_bytes[expected] == bytes;
 }
 
 uint32_t serve_follow(bp_step_server *s, uint64_t bytes, uint32_t stream, bp_step_outcome *outcome)
 {
-    const uint32_t bound = s->streams[stream].bound;
-    const uint32_t class = bound != NONE ? serve_class_of(s, bytes, bound) : bind(s, bytes, stream);
-    *outcome = BP_STEP_UNKNOWN;
-    if (class == NONE)
-        return NONE;
-    *outcome = BP_STEP_MISPLACED;
-    s->recent[s->recent_count % GRAM] = class;
-    s->recent_count = s->recent_count == 2 * GRAM - 1 ? GRAM : s->recent_count + 1;
-    serve_kind *k = &s->kinds[s->active];
-    const uint32_t item =
-        is_at(s, s->active, k->position, class) && s->missed < LOST ? take(s, k->position) : take_elsewhere(s, class);
-    k = &s->kinds[s->active];
-    if (item != NONE && k->position == k->count)
+    serve_stream *of = &s->streams[stream];
+    s->has_asked = true;
+    if (of->bound == NONE || of->missed >= LOST)
+        bind(s, bytes, stream);
+    const uint32_t class = of->bound != NONE ? serve_class_of(s, bytes, of->bound) : NONE;
+    const uint32_t position = s->kinds[s->active].position;
+    uint32_t item = NONE;
+    bool is_missed = false;
+    *outcome = class == NONE ? BP_STEP_UNKNOWN : BP_STEP_MISPLACED;
+    if (class != NONE) {
+        s->recent[s->recent_count % GRAM] = class;
+        s->recent_count = s->recent_count == 2 * GRAM - 1 ? GRAM : s->recent_count + 1;
+    }
+    if (class != NONE && is_at(s, s->active, position, class) && s->missed < LOST) {
+        item = take(s, position);
+    } else {
+        is_missed = is_contradicted(s, bytes, class);
+        item = class != NONE ? take_elsewhere(s, class) : NONE;
+    }
+    if (item == NONE || is_missed) {
+        of->missed += of->missed < 2 * LOST;
+    } else {
+        of->missed -= of->missed > 0;
+        of->last_step = s->statistics.steps;
+    }
+    const serve_kind *k = &s->kinds[s->active];
+    if (item != NONE && k->position == k->count && !begins_at_mark(k))
         begin_step(s);
     return item;
 }

@@ -82,7 +82,8 @@ static bp_status make_atoms(bp_step_server *s, const bp_step_plan_info *plan)
     }
     BP_TRY(room(s->words, sizeof *s->busy, 0, &s->busy));
     BP_TRY(room(s->words, sizeof *s->starts, 0, &s->starts));
-    BP_TRY(room(s->atom_count, sizeof *s->live, 0xff, &s->live));
+    BP_TRY(room(s->atom_count, sizeof *s->blocks, 0, &s->blocks));
+    BP_TRY(room(s->atom_count, sizeof *s->requests, 0, &s->requests));
     return room(s->atom_count, sizeof *s->times, 0, &s->times);
 }
 
@@ -190,10 +191,11 @@ static bp_status make_streams(bp_step_server *s, const bp_step_plan_info *plan)
         s->streams[i].used = s->stream_memory + (size_t)i * s->words;
         s->streams[i].events = events + (size_t)i * KEPT_EVENTS;
     }
+    memset(s->holders, 0xff, sizeof s->holders);
     for (uint32_t i = 0; i < plan->stream_count; i++) { /* the default stream is known in any process */
         if (plan->streams[i] == 0 && s->streams[0].bound == NONE) {
             s->streams[0].bound = i;
-            s->plan_streams_bound = 1u << i;
+            s->holders[i] = 0;
         }
     }
     return BP_OK;
@@ -220,10 +222,6 @@ static bp_status make(bp_step_server *s, const bp_step_plan_info *plan)
                 : s->active;
     }
     BP_TRY(make_grams(s));
-    const size_t blocks = (size_t)s->item_count + EXTRAS;
-    BP_TRY(room(blocks, sizeof *s->users, 0, &s->users));
-    BP_TRY(room(blocks, sizeof *s->owners, 0, &s->owners));
-    BP_TRY(room(EXTRAS, sizeof *s->extras, 0, &s->extras));
     memset(s->deviation_slots, 0xff, sizeof s->deviation_slots);
     return make_streams(s, plan);
 }
@@ -279,11 +277,9 @@ void bp_step_server_destroy(bp_step_server **server)
     free(s->begins);
     free(s->busy);
     free(s->starts);
-    free(s->live);
+    free(s->blocks);
+    free(s->requests);
     free(s->times);
-    free(s->users);
-    free(s->owners);
-    free(s->extras);
     free(s->stream_memory);
     free(s->streams[0].events);
     pthread_mutex_destroy(&s->lock);

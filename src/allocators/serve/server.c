@@ -5,33 +5,21 @@
 
 #include "allocators/serve/server.h"
 
-/* Atoms of a block: an item's, or those of an extra block. */
-static void atoms_of(const bp_step_server *s, uint32_t block, uint32_t *first, uint32_t *end)
-{
-    const bool is_item = block < s->item_count;
-    *first = is_item ? s->items[block].first : s->extras[block - s->item_count].first;
-    *end = is_item ? s->items[block].end : s->extras[block - s->item_count].end;
-}
-
 static bp_step_block describe(const bp_step_server *s, uint32_t atom)
 {
-    const uint32_t block = s->live[atom];
-    uint32_t first = 0, end = 0, kind = 0;
-    atoms_of(s, block, &first, &end);
-    bp_step_block made = {.offset = s->atoms[first],
-                          .bytes = s->atoms[end] - s->atoms[first],
-                          .stream = s->owners[block],
+    const serve_block *block = &s->blocks[atom];
+    bp_step_block made = {.offset = s->atoms[atom],
+                          .bytes = s->atoms[block->end] - s->atoms[atom],
+                          .requested_bytes = s->requests[atom],
+                          .stream = block->owner,
                           .kind = NONE,
                           .item = NONE};
-    if (block >= s->item_count) {
-        made.requested_bytes = s->extras[block - s->item_count].bytes;
+    if (block->item == NONE)
         return made;
-    }
-    while (block - s->kinds[kind].first >= s->kinds[kind].count)
-        kind++;
-    made.kind = kind;
-    made.item = block - s->kinds[kind].first;
-    made.requested_bytes = s->class_bytes[s->items[block].class];
+    for (made.kind = 0; block->item - s->kinds[made.kind].first >= s->kinds[made.kind].count;)
+        made.kind++;
+    made.item = block->item - s->kinds[made.kind].first;
+    made.requested_bytes = s->class_bytes[s->items[block->item].class];
     return made;
 }
 
@@ -68,20 +56,17 @@ static void note(bp_step_server *s, bp_step_outcome outcome, uint64_t bytes, uin
 
 /* ---- handing out --------------------------------------------------------------------------------------------------- */
 
-/* Atoms that are not live go to a block, in the order of streams. */
-static bp_step_outcome hand_out(bp_step_server *s, uint32_t block, uint32_t stream, uint64_t *offset)
+/* Hands out atoms for an item, or for none (NONE), if they are not live. */
+static bp_step_outcome hand_out(bp_step_server *s, uint32_t item, uint32_t first, uint32_t end, uint32_t stream,
+                                uint64_t *offset)
 {
-    uint32_t first = 0, end = 0;
-    atoms_of(s, block, &first, &end);
     if (serve_any(s->busy, first, end))
         return BP_STEP_BUSY;
     if (!serve_order(s, stream, first, end))
         return BP_STEP_UNORDERED;
     serve_set(s->busy, first, end, true);
     s->starts[first / 64] |= (uint64_t)1 << first % 64;
-    s->live[first] = block;
-    s->users[block] = 1u << stream;
-    s->owners[block] = (uint8_t)stream;
+    s->blocks[first] = (serve_block){.end = end, .item = item, .users = 1u << stream, .owner = stream};
     bp_step_statistics *counts = &s->statistics;
     counts->live++;
     counts->live_bytes += s->atoms[end] - s->atoms[first];
@@ -107,7 +92,7 @@ bp_step_outcome bp_step_server_allocate(bp_step_server *server, uint64_t bytes, 
     else if (item != NONE && server->items[item].first == server->items[item].end)
         outcome = BP_STEP_UNPLANNED;
     else if (item != NONE)
-        outcome = hand_out(server, item, stream, offset);
+        outcome = hand_out(server, item, server->items[item].first, server->items[item].end, stream, offset);
     server->statistics.outcomes[outcome]++;
     if (outcome != BP_STEP_SERVED && outcome != BP_STEP_PAUSED)
         note(server, outcome, bytes, stream, item);
@@ -145,16 +130,11 @@ bp_step_outcome bp_step_server_allocate_anywhere(bp_step_server *server, uint64_
         return outcome;
     pthread_mutex_lock(&server->lock);
     serve_see(server, stream);
-    uint32_t number = 0, first = 0, end = 0;
-    while (number < EXTRAS && server->extras[number].bytes > 0)
-        number++;
-    if (number < EXTRAS && find_range(server, bytes, &first, &end)) {
-        server->extras[number] = (serve_extra){bytes, first, end};
-        outcome = hand_out(server, server->item_count + number, stream, offset);
-        if (outcome == BP_STEP_SERVED)
-            server->statistics.anywhere++;
-        else
-            server->extras[number].bytes = 0;
+    uint32_t first = 0, end = 0;
+    if (find_range(server, bytes, &first, &end)) {
+        server->requests[first] = bytes;
+        outcome = hand_out(server, NONE, first, end, stream, offset);
+        server->statistics.anywhere += outcome == BP_STEP_SERVED;
     }
     pthread_mutex_unlock(&server->lock);
     return outcome;
@@ -175,18 +155,14 @@ static uint32_t start_at(const bp_step_server *s, uint64_t offset)
     return NONE;
 }
 
-static void take_back(bp_step_server *s, uint32_t atom, bp_step_block *freed)
+static void take_back(bp_step_server *s, uint32_t first, bp_step_block *freed)
 {
-    const uint32_t block = s->live[atom];
-    uint32_t first = 0, end = 0;
+    const uint32_t item = s->blocks[first].item, end = s->blocks[first].end;
     if (freed != NULL)
-        *freed = describe(s, atom);
-    atoms_of(s, block, &first, &end);
+        *freed = describe(s, first);
     serve_set(s->busy, first, end, false);
     s->starts[first / 64] &= ~((uint64_t)1 << first % 64);
-    serve_release(s, s->users[block], first, end, block < s->item_count && s->items[block].precedes_stream);
-    if (block >= s->item_count)
-        s->extras[block - s->item_count].bytes = 0;
+    serve_release(s, s->blocks[first].users, first, end, item != NONE && s->items[item].precedes_stream);
     s->statistics.live--;
     s->statistics.live_bytes -= s->atoms[end] - s->atoms[first];
     s->statistics.frees++;
@@ -241,7 +217,7 @@ bp_status bp_step_server_use(bp_step_server *server, uint64_t offset, uint32_t s
     const bool is_live = atom != NONE && server->atoms[atom] <= offset;
     if (is_live) {
         serve_see(server, stream);
-        server->users[server->live[atom]] |= 1u << stream;
+        server->blocks[atom].users |= 1u << stream;
     }
     pthread_mutex_unlock(&server->lock);
     return is_live ? BP_OK
@@ -328,16 +304,19 @@ static bp_status check(const bp_step_server *s)
                                is_busy ? "does not have them" : "has them");
             continue;
         }
-        const bp_step_block block = describe(s, atom);
-        if (atom < free_from || block.offset != s->atoms[atom] || block.bytes < block.requested_bytes ||
-            block.offset % BP_STEP_ALIGNMENT != 0 || block.bytes > s->atoms[s->atom_count] - block.offset)
+        const serve_block *of = &s->blocks[atom];
+        const serve_item *item = of->item != NONE ? &s->items[of->item] : NULL;
+        const bool ends = of->end > atom && of->end <= s->atom_count;
+        const bp_step_block block = ends ? describe(s, atom) : (bp_step_block){.offset = s->atoms[atom]};
+        if (atom < free_from || !ends || (item != NULL && (item->first != atom || item->end != of->end)) ||
+            block.bytes < block.requested_bytes || block.offset % BP_STEP_ALIGNMENT != 0)
             return bp_fail(
                 BP_ERR_MISMATCH,
                 "step server: a block of %llu bytes at %llu for %llu; it overlaps another one, is too small, "
                 "or ends behind the slab of %llu",
                 (unsigned long long)block.bytes, (unsigned long long)block.offset,
                 (unsigned long long)block.requested_bytes, (unsigned long long)s->atoms[s->atom_count]);
-        for (free_from = atom; s->atoms[free_from] < block.offset + block.bytes; free_from++) {
+        for (free_from = atom; free_from < of->end; free_from++) {
             if (!(s->busy[free_from / 64] >> free_from % 64 & 1))
                 return bp_fail(BP_ERR_MISMATCH, "step server: the bytes at %llu belong to a block, and are free",
                                (unsigned long long)s->atoms[free_from]);

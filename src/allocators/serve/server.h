@@ -68,6 +68,8 @@ typedef struct serve_event {
 /* A stream of the caller. */
 typedef struct serve_stream {
     uint32_t bound;                   /* stream of the plan, or NONE */
+    uint32_t missed;                  /* so many more misses than matches */
+    uint64_t last_step;               /* statistics.steps when it last matched */
     uint64_t points;                  /* events recorded */
     uint32_t waited[BP_STEP_STREAMS]; /* by other stream: times of the latest event that it waited for */
     uint64_t waits[BP_STEP_STREAMS];
@@ -77,13 +79,15 @@ typedef struct serve_stream {
 
 /* ---- all ----------------------------------------------------------------------------------------------------------- */
 
-/* A block of bp_step_server_allocate_anywhere. */
-typedef struct serve_extra {
-    uint64_t bytes;
-    uint32_t first, end;
-} serve_extra;
+/* A live block: atoms up to `end`. */
+typedef struct serve_block {
+    uint32_t end;
+    uint32_t item;  /* NONE: of bp_step_server_allocate_anywhere */
+    uint32_t users; /* streams that use it, a bit each */
+    uint32_t owner; /* the stream that it was handed to */
+} serve_block;
 
-enum { EXTRAS = 1024, DEVIATION_SLOTS = 2 * BP_STEP_DEVIATIONS };
+enum { DEVIATION_SLOTS = 2 * BP_STEP_DEVIATIONS };
 
 struct bp_step_server {
     pthread_mutex_t lock;
@@ -110,18 +114,18 @@ struct bp_step_server {
 
     uint64_t *busy;      /* bitmap of atoms: live */
     uint64_t *starts;    /* bitmap of atoms: a live block begins here */
-    uint32_t *live;      /* by atom of `starts`: its item, or item_count plus the number of an extra block */
-    uint32_t *users;     /* by item and extra block: streams that use it, a bit each */
-    uint8_t *owners;     /* by item and extra block: the stream that it was handed to */
-    serve_extra *extras; /* bytes 0: unused */
+    serve_block *blocks; /* by atom of `starts` */
+    uint64_t *requests;  /* by atom of `starts`: bytes that were requested, of blocks without an item */
 
     bool is_paused;
     uint32_t missed;
-    uint32_t matched; /* allocations of the current step that were found in the plan */
+    uint32_t matched;            /* allocations of the current step that were found in the plan */
+    bool has_asked, has_matched; /* since the last mark: an allocation; one that was found in the plan */
     uint32_t recent[GRAM], recent_count;
 
     serve_stream streams[BP_STEP_STREAMS];
-    uint32_t plan_streams_bound, plan_stream_count;
+    uint32_t holders[BP_STEP_PLAN_STREAMS]; /* by stream of the plan: the one that is bound to it, or NONE */
+    uint32_t plan_stream_count;
     uint32_t seen;   /* streams that allocated or used something, a bit each */
     uint32_t clock;  /* events recorded */
     uint32_t *times; /* by atom: the clock when it was freed; valid with more than one stream */
