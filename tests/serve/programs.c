@@ -90,7 +90,7 @@ static size_t op_of(const step_script *s, bp_step_action action, size_t item)
     return i;
 }
 
-/* What is live at the end is freed, or carried: not longer than to its own place in the next step, which has the same address. */
+/* Frees what is live at the end, or carries it: not longer than to its own place in the next step, which has the same address. */
 static void end_script(draft *d)
 {
     while (d->live_count > 0) {
@@ -430,7 +430,7 @@ void runner_begin(runner *run)
     size_t kind = 0;
     if (run->step > 0)
         kind = p->is_first ? 1 + random_below((uint32_t)p->kind_count - 1) : random_below((uint32_t)p->kind_count);
-    /* What an op of its step would have freed, if that had come. */
+    /* The step ended before the op that frees it. */
     for (size_t i = 0; i < run->live_count; i++) {
         if (run->live[i].step == run->step && run->live[i].carried == 0 && run->live[i].due == 0)
             run->live[i].due = run->tick + 1;

@@ -529,7 +529,7 @@ TEST(pauses)
     bp_step_server_pause(server, true);
     assert_anywhere(server, 4 * KIB, 0, 0);
     free_at(server, 0);
-    assert_int_equal(bp_step_server_deviations(server, NULL, 0), 0); /* of its own will */
+    assert_int_equal(bp_step_server_deviations(server, NULL, 0), 0); /* pausing is none */
 }
 
 /* ---- kinds --------------------------------------------------------------------------------------------------------- */
