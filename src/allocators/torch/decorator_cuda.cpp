@@ -20,8 +20,8 @@ namespace
 
 namespace native = c10::cuda::CUDACachingAllocator;
 using c10::DeviceIndex;
-using c10::MempoolId_t;
 using c10::cuda::CUDAStream;
+using c10::cuda::MempoolId_t;
 
 enum { DEVICES = 64, KEPT_EVENTS = 64, SMALL_BYTES = 1 << 20 };
 
@@ -297,7 +297,7 @@ struct Decorator final : Forwarding, bucketpool::Source {
     }
 
     // For PyTorch's allocator the slab is one block.
-    const void *block_of(const void *pointer)
+    const void *block_of(const void *pointer) override
     {
         Gpu *gpu = owner_of(pointer);
         return gpu != nullptr ? gpu->slab.load() : pointer;
@@ -380,8 +380,7 @@ struct Decorator final : Forwarding, bucketpool::Source {
         const bucketpool::Amounts &slab = gpu.counts.slab;
         const bucketpool::Level one{gpu.slabs.now > 0, 0, gpu.slabs_taken, gpu.slabs_given_back};
         for (bool is_large : {false, true}) {
-            const auto type = static_cast<size_t>(is_large ? c10::CachingAllocator::StatType::LARGE_POOL
-                                                           : c10::CachingAllocator::StatType::AGGREGATE);
+            const size_t type = is_large ? 2 : 0; // StatType::LARGE_POOL, AGGREGATE
             const bucketpool::Amounts &sum = is_large ? gpu.counts.large : gpu.counts.all;
             adjust(stats.allocated_bytes[type], slab.taken, gpu.slabs, sum.taken);
             adjust(stats.active_bytes[type], slab.taken, gpu.slabs, sum.taken);
@@ -392,8 +391,9 @@ struct Decorator final : Forwarding, bucketpool::Source {
         return stats;
     }
 
-    static void adjust(c10::CachingAllocator::Stat &stat, const bucketpool::Level &slab,
-                       const bucketpool::Level &as_native, const bucketpool::Level &sum)
+    template <typename Stat>
+    static void adjust(Stat &stat, const bucketpool::Level &slab, const bucketpool::Level &as_native,
+                       const bucketpool::Level &sum)
     {
         stat.current += static_cast<int64_t>(slab.now) - static_cast<int64_t>(as_native.now);
         stat.allocated += static_cast<int64_t>(slab.added) - static_cast<int64_t>(as_native.added);
@@ -453,7 +453,7 @@ struct Decorator final : Forwarding, bucketpool::Source {
     {
         OnDevice guard(device);
         try {
-            native->emptyCache({0, 0});
+            native->emptyCache();
             is_slab_changing = true;
             char *memory = static_cast<char *>(native->raw_alloc(bytes));
             is_slab_changing = false;
