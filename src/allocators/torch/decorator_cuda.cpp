@@ -4,15 +4,14 @@
 // everything that is allocated while a graph is captured or into a MemPool.
 #include <c10/core/impl/GPUTrace.h>
 #include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <pthread.h>
 
-#include <memory>
 #include <unordered_set>
 
 #include "decorator_device.h"
+#include "decorator_streams.h"
 #include "forwarding.h"
 
 namespace
@@ -23,99 +22,7 @@ using c10::DeviceIndex;
 using c10::cuda::CUDAStream;
 using c10::cuda::MempoolId_t;
 
-enum { DEVICES = 64, KEPT_EVENTS = 64, SMALL_BYTES = 1 << 20 };
-
-// Makes a device current, and the former one behind it. Errors are ignored: at the end of the process the driver has gone.
-struct OnDevice {
-    DeviceIndex before = 0, wanted;
-    explicit OnDevice(int device) : wanted(static_cast<DeviceIndex>(device))
-    {
-        if (c10::cuda::GetDevice(&before) == cudaSuccess && before != wanted)
-            (void)c10::cuda::SetDevice(wanted);
-    }
-    ~OnDevice()
-    {
-        if (before != wanted)
-            (void)c10::cuda::SetDevice(before);
-    }
-};
-
-// ---- streams -------------------------------------------------------------------------------------------------------
-
-// Streams by number, in the order of their first use; 0 is the default stream. The events of each are those that its server
-// recorded, by number modulo KEPT_EVENTS: an entry that was replaced is a later event.
-struct Streams {
-    int device = 0;
-    std::mutex lock;
-    std::atomic<uint32_t> count{1};
-    std::atomic<cudaStream_t> all[BP_STEP_STREAMS] = {};
-    std::unique_ptr<cudaEvent_t[]> events[BP_STEP_STREAMS];
-
-    // BP_STEP_STREAMS: there are too many.
-    uint32_t number_of(cudaStream_t stream)
-    {
-        for (uint32_t i = 0, n = count.load(std::memory_order_acquire); i < n; i++) {
-            if (all[i].load(std::memory_order_relaxed) == stream)
-                return i;
-        }
-        std::lock_guard<std::mutex> guard(lock);
-        uint32_t n = count;
-        for (uint32_t i = 0; i < n; i++) {
-            if (all[i] == stream)
-                return i;
-        }
-        if (n < BP_STEP_STREAMS) {
-            all[n] = stream;
-            count = n + 1;
-        }
-        return n;
-    }
-
-    static bool is_captured(cudaStream_t stream)
-    {
-        cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-        if (cudaStreamIsCapturing(stream, &status) == cudaSuccess)
-            return status != cudaStreamCaptureStatusNone;
-        (void)cudaGetLastError(); // the legacy stream, while another one is captured
-        return true;
-    }
-};
-
-// Called by the server, under its lock.
-bool record_event(void *context, uint32_t stream, uint64_t point)
-{
-    auto *streams = static_cast<Streams *>(context);
-    cudaStream_t handle = streams->all[stream];
-    if (Streams::is_captured(handle))
-        return false;
-    if (streams->events[stream] == nullptr)
-        streams->events[stream].reset(new cudaEvent_t[KEPT_EVENTS]());
-    cudaEvent_t &event = streams->events[stream][point % KEPT_EVENTS];
-    if (event == nullptr) {
-        OnDevice guard(streams->device);
-        if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) {
-            event = nullptr;
-            (void)cudaGetLastError();
-            return false;
-        }
-    }
-    if (cudaEventRecord(event, handle) == cudaSuccess)
-        return true;
-    (void)cudaGetLastError();
-    return false;
-}
-
-bool wait_for_event(void *context, uint32_t stream, uint32_t before, uint64_t point)
-{
-    auto *streams = static_cast<Streams *>(context);
-    cudaStream_t handle = streams->all[stream];
-    if (Streams::is_captured(handle))
-        return false;
-    if (cudaStreamWaitEvent(handle, streams->events[before][point % KEPT_EVENTS], 0) == cudaSuccess)
-        return true;
-    (void)cudaGetLastError();
-    return false;
-}
+enum { DEVICES = 64, SMALL_BYTES = 1 << 20 };
 
 // ---- devices -------------------------------------------------------------------------------------------------------
 
@@ -127,7 +34,7 @@ struct Pool {
 };
 
 struct Gpu : bucketpool::Device {
-    Streams streams;
+    bucketpool::Streams streams;
     std::atomic<bool> has_served{false}; // a slab was taken
     bucketpool::Level slabs;             // bytes of slabs, under counts.lock
     uint64_t slabs_taken = 0, slabs_given_back = 0;
@@ -451,7 +358,7 @@ struct Decorator final : Forwarding, bucketpool::Source {
 
     char *take(int device, uint64_t bytes, std::string *because) override
     {
-        OnDevice guard(device);
+        bucketpool::OnDevice guard(device);
         try {
             native->emptyCache();
             is_slab_changing = true;
@@ -621,8 +528,8 @@ int bp_decorator_serve(int device, const bp_step_plan *plan, uint64_t wait_bytes
     bp_step_server_config config;
     (void)bp_step_server_config_init(&config, sizeof config);
     config.context = &gpus[device].streams;
-    config.record = record_event;
-    config.wait = wait_for_event;
+    config.record = bucketpool::record_event;
+    config.wait = bucketpool::wait_for_event;
     begin(device);
     if (wait_bytes == 0) { // the slab is taken now
         try {

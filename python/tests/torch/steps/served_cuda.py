@@ -211,6 +211,9 @@ def pools(seed: int) -> dict:
     raw = torch.cuda.caching_allocator_alloc(MIB)
     assert not decorated.holds(raw)
     torch.cuda.caching_allocator_delete(raw)
+    freed, live = tensor(MIB), decorated.statistics().live
+    torch.cuda.caching_allocator_delete(freed.data_ptr())  # raw_delete; the tensor lives until the process ends
+    assert decorated.statistics().live == live - 1
     storage = tensor(MIB).untyped_storage()
     storage.resize_(0)
     storage.resize_(MIB)
