@@ -11,6 +11,7 @@
 #include <unordered_set>
 
 #include "decorator_device.h"
+#include "decorator_history.h"
 #include "decorator_streams.h"
 #include "forwarding.h"
 
@@ -35,6 +36,7 @@ struct Pool {
 
 struct Gpu : bucketpool::Device {
     bucketpool::Streams streams;
+    bucketpool::History history;
     std::atomic<bool> has_served{false}; // a slab was taken
     bucketpool::Level slabs;             // bytes of slabs, under counts.lock
     uint64_t slabs_taken = 0, slabs_given_back = 0;
@@ -122,6 +124,7 @@ struct Decorator final : Forwarding, bucketpool::Source {
     c10::DataPtr served(Gpu &gpu, char *memory, size_t bytes)
     {
         c10::Device device(c10::kCUDA, static_cast<DeviceIndex>(gpu.number));
+        gpu.history.allocated(memory, bytes, c10::cuda::getCurrentCUDAStream(device.index()).stream());
         if (c10::memoryProfilingEnabled())
             report(gpu, memory, static_cast<int64_t>(bucketpool::taken(bytes)));
         if (const auto *trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr))
@@ -324,7 +327,15 @@ struct Decorator final : Forwarding, bucketpool::Source {
             }
             segment.blocks = std::move(blocks);
         }
+        for (size_t device = 0; device < info.device_traces.size() && device < DEVICES; device++)
+            gpus[device].history.add_to(&info.device_traces[device], static_cast<DeviceIndex>(device));
         return info;
+    }
+
+    void history(bool on, native::CreateContextFn recorder, size_t max, native::RecordContext when) override
+    {
+        for (Gpu &gpu : gpus)
+            gpu.history.turn(on, recorder, max, when);
     }
 
     template <typename Block, typename Segment>
@@ -338,6 +349,7 @@ struct Decorator final : Forwarding, bucketpool::Source {
             made.size = bytes;
             made.requested_size = request;
             made.allocated = made.active = is_live;
+            made.context_when_allocated = is_live ? gpu.history.context_of(gpu.slab.load() + next.offset) : nullptr;
             if (bytes > 0)
                 blocks->push_back(std::move(made));
         };
@@ -405,6 +417,7 @@ void release(void *pointer)
     if (gpu->is_recording)
         gpu->record(BP_STEP_FREE, pointer, 0, 0);
     const bp_step_block block = gpu->free(pointer);
+    gpu->history.freed(pointer, block.requested_bytes, gpu->streams.all[block.stream]);
     if (c10::memoryProfilingEnabled())
         decorator->report(*gpu, pointer, -static_cast<int64_t>(bucketpool::taken(block.requested_bytes)));
     if (const auto *trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr))

@@ -43,7 +43,7 @@ HOOKS = {
     "snapshot": ("SnapshotInfo (", "return shown(native->snapshot(ARGUMENTS));"),
     "emptyCache": ("void (", "before_empty_cache(); native->emptyCache(ARGUMENTS);"),
     "getDeviceStats": ("DeviceStats (DeviceIndex)", "return counted(a0, native->getDeviceStats(ARGUMENTS));"),
-    "recordHistory": ("void (bool, ", "native->recordHistory(ARGUMENTS); history(a0);"),
+    "recordHistory": ("void (bool, CreateContextFn, size_t, RecordContext", "native->recordHistory(ARGUMENTS); history(a0, a1, a2, a3);"),
     "getContextForPointer": ("std::shared_ptr<GatheredContext> (const void*)",
                              "return native->getContextForPointer(block_of(a0));"),
     "annotateMemory": ("void (const void*, const std::string&)", "native->annotateMemory(block_of(a0), a1);"),
@@ -53,7 +53,7 @@ HOOKS_TEXT = """\
   virtual SnapshotInfo shown(SnapshotInfo info) { return info; }
   virtual void before_empty_cache() {}
   virtual DeviceStats counted(c10::DeviceIndex, DeviceStats stats) { return stats; }
-  virtual void history(bool /*enabled*/) {}
+  virtual void history(bool, CreateContextFn, size_t, RecordContext) {}
   virtual const void *block_of(const void *pointer) { return pointer; } // for native: of the slab, its beginning
 """
 # Methods that a release may lack: since PyTorch 2.12 and 2.14.

@@ -197,7 +197,7 @@ def out_of_memory(seed: int) -> dict:
 
 
 def pools(seed: int) -> dict:
-    """What is allocated into a MemPool, on its streams, is PyTorch's. The slab survives empty_cache; too large a slab is refused."""
+    """PyTorch serves a MemPool, on its streams. The slab survives empty_cache; too large a slab is refused."""
     decorated = Decorated("cuda")
     decorated.serve(plan_of([[Item(MIB, i * MIB) for i in range(8)]], 8 * MIB))
     pool = torch.cuda.MemPool()
@@ -320,6 +320,44 @@ def fork(seed: int) -> dict:
     assert os.waitpid(child, 0)[1] == 0
     assert decorated.statistics().live == 1
     return {}
+
+
+def history(seed: int) -> dict:
+    """Snapshots have the events and call stacks of the slab's tensors beside those of PyTorch's: played, they give what is live."""
+    rng = random.Random(seed)
+    items, slab = random_plan(rng)
+    decorated = Decorated("cuda")
+    decorated.serve(plan_of([items], slab))
+    torch.cuda.memory._record_memory_history(max_entries=100000, context="all", stacks="python")
+    live: list[torch.Tensor] = []
+    in_slab = 0
+    for turn in range(600):
+        if turn % 60 == 0:
+            decorated.mark()
+        if live and rng.random() < 0.48:
+            live.pop(rng.randrange(len(live)))
+        else:
+            live.append(tensor(rng.choice(items).bytes if rng.random() < 0.8 else rng.randrange(1, 3 * MIB)))
+            in_slab += decorated.holds(live[-1].data_ptr())
+    snapshot = torch.cuda.memory._snapshot()
+    played: dict[int, int] = {}
+    events = snapshot["device_traces"][0]
+    for event in events:
+        if event["action"] == "alloc":
+            assert event["addr"] not in played
+            played[event["addr"]] = event["size"]
+        elif event["action"] == "free_requested":
+            assert played.pop(event["addr"]) == event["size"]
+    assert played == {t.data_ptr(): t.numel() for t in live}
+    assert all(event["frames"][0]["name"] for event in events if event["action"] in ("alloc", "free_requested"))
+    assert sum(event["action"] == "alloc" and decorated.holds(event["addr"]) for event in events) == in_slab
+    for segment in snapshot["segments"]:
+        assert all(block["frames"] for block in segment["blocks"] if block["state"] == "active_allocated" and played.get(block["address"]))
+    torch.cuda.memory._record_memory_history(enabled=None)
+    live.append(tensor(items[0].bytes))
+    torch.cuda.memory._record_memory_history(max_entries=100000, context=None)
+    assert not [e for e in torch.cuda.memory._snapshot()["device_traces"][0] if e["action"] == "alloc"]
+    return {"in_slab": in_slab}
 
 
 def refused(seed: int) -> dict:

@@ -40,6 +40,11 @@ def test_statistics(settings, seed):
 
 
 @cpu_only("for machines without a GPU")
+def test_history(settings):
+    assert run("history", 0, settings)["in_slab"] > 50
+
+
+@cpu_only("for machines without a GPU")
 def test_order_of_streams(settings):
     found = run("order", 0, settings)
     assert found["wrong"] == {f"{name} stream, {flag}": 0 for flag in (0, 1) for name in ("allocating", "recorded")}
