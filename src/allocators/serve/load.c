@@ -84,6 +84,7 @@ static bp_status make_atoms(bp_step_server *s, const bp_step_plan_info *plan)
     BP_TRY(room(s->words, sizeof *s->starts, 0, &s->starts));
     BP_TRY(room(s->atom_count, sizeof *s->blocks, 0, &s->blocks));
     BP_TRY(room(s->atom_count, sizeof *s->requests, 0, &s->requests));
+    BP_TRY(room(s->words, sizeof *s->order, 0, &s->order));
     return room(s->atom_count, sizeof *s->times, 0, &s->times);
 }
 
@@ -280,6 +281,7 @@ void bp_step_server_destroy(bp_step_server **server)
     free(s->blocks);
     free(s->requests);
     free(s->times);
+    free(s->order);
     free(s->stream_memory);
     free(s->streams[0].events);
     pthread_mutex_destroy(&s->lock);

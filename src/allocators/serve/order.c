@@ -13,16 +13,42 @@ static bool is_alone(const bp_step_server *s)
     return (s->seen & (s->seen - 1)) == 0;
 }
 
+/* The bits of atoms [first, end) in a word that has some of them. */
+static uint64_t bits_in(uint32_t word, uint32_t first, uint32_t end)
+{
+    return (word == first / 64 ? serve_bits_from(first) : ~(uint64_t)0) &
+           (word == (end - 1) / 64 ? serve_bits_to(end) : ~(uint64_t)0);
+}
+
+/* Atoms [first, end) were used by streams, and by no others since, and are freed now. */
+static void set_users(bp_step_server *s, uint32_t users, uint32_t first, uint32_t end)
+{
+    for (uint32_t word = first / 64; word <= (end - 1) / 64; word++) {
+        const uint64_t bits = bits_in(word, first, end);
+        serve_word *of = &s->order[word];
+        for (uint32_t left = of->users | users; left != 0; left &= left - 1) {
+            const uint32_t stream = (uint32_t)__builtin_ctz(left);
+            uint64_t *used = &s->streams[stream].used[word];
+            *used = users >> stream & 1 ? *used | bits : *used & ~bits;
+        }
+        of->latest = s->clock;
+        if (bits == ~(uint64_t)0) {
+            of->users = users;
+            of->time = s->clock;
+            continue;
+        }
+        of->users |= users;
+        for (uint64_t left = of->time < s->clock ? bits : 0; left != 0; left &= left - 1)
+            s->times[word * 64 + (uint32_t)__builtin_ctzll(left)] = s->clock;
+    }
+}
+
 void serve_see(bp_step_server *s, uint32_t stream)
 {
     if (s->seen & 1u << stream)
         return;
-    if (s->seen != 0 && is_alone(s)) { /* all that was freed so far was the first stream's */
-        const uint32_t first = (uint32_t)__builtin_ctz(s->seen);
-        memset(s->streams[first].used, 0xff, s->words * sizeof *s->streams[first].used);
-        for (uint32_t i = 0; i < s->atom_count; i++)
-            s->times[i] = s->clock;
-    }
+    if (s->seen != 0 && is_alone(s) && s->atom_count > 0) /* all that was freed so far was the first stream's */
+        set_users(s, s->seen, 0, s->atom_count);
     s->seen |= 1u << stream;
 }
 
@@ -67,14 +93,16 @@ static bool wait_for(bp_step_server *s, uint32_t stream, uint32_t before, uint32
     return true;
 }
 
-/* The latest time at which memory of a bitmap was freed, of atoms [first, end). */
-static uint32_t latest(const bp_step_server *s, const uint64_t *used, uint32_t first, uint32_t end)
+/* The latest time at which atoms [first, end) of a bitmap were freed; `floor` if that was earlier. */
+static uint32_t latest(const bp_step_server *s, const uint64_t *used, uint32_t first, uint32_t end, uint32_t floor)
 {
-    uint32_t time = 0;
+    uint32_t time = floor;
     for (uint32_t word = first / 64, last = (end - 1) / 64; word <= last; word++) {
-        uint64_t bits = used[word] & (word == first / 64 ? serve_bits_from(first) : ~(uint64_t)0) &
-                        (word == last ? serve_bits_to(end) : ~(uint64_t)0);
-        for (; bits != 0; bits &= bits - 1) {
+        uint64_t bits = used[word] & bits_in(word, first, end);
+        if (bits == 0 || s->order[word].latest <= time)
+            continue;
+        time = s->order[word].time > time ? s->order[word].time : time;
+        for (; bits != 0 && s->order[word].latest > time; bits &= bits - 1) {
             const uint32_t freed = s->times[word * 64 + (uint32_t)__builtin_ctzll(bits)];
             time = freed > time ? freed : time;
         }
@@ -84,12 +112,16 @@ static uint32_t latest(const bp_step_server *s, const uint64_t *used, uint32_t f
 
 bool serve_order(bp_step_server *s, uint32_t stream, uint32_t first, uint32_t end)
 {
+    uint32_t others = 0;
     if (is_alone(s))
         return true;
-    for (uint32_t others = s->seen & ~(1u << stream); others != 0; others &= others - 1) {
-        const uint32_t before = (uint32_t)__builtin_ctz(others);
+    for (uint32_t word = first / 64; word <= (end - 1) / 64; word++)
+        others |= s->order[word].users;
+    for (others &= ~(1u << stream); others != 0; others &= others - 1) {
+        const uint32_t before = (uint32_t)__builtin_ctz(others), waited = s->streams[stream].waited[before];
         const uint64_t *used = s->streams[before].used;
-        if (serve_any(used, first, end) && !wait_for(s, stream, before, latest(s, used, first, end)))
+        if (serve_any(used, first, end) &&
+            !wait_for(s, stream, before, latest(s, used, first, end, waited > 0 ? waited - 1 : 0)))
             return false;
     }
     return true;
@@ -99,12 +131,7 @@ void serve_release(bp_step_server *s, uint32_t users, uint32_t first, uint32_t e
 {
     if (is_alone(s))
         return;
-    for (uint32_t seen = s->seen; seen != 0; seen &= seen - 1) {
-        const uint32_t stream = (uint32_t)__builtin_ctz(seen);
-        serve_set(s->streams[stream].used, first, end, users >> stream & 1);
-    }
-    for (uint32_t i = first; i < end; i++)
-        s->times[i] = s->clock;
+    set_users(s, users, first, end);
     for (uint32_t left = records ? users : 0; left != 0; left &= left - 1)
         record(s, (uint32_t)__builtin_ctz(left)); /* else when somebody waits */
 }

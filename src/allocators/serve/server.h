@@ -65,6 +65,13 @@ typedef struct serve_event {
     uint32_t waited[BP_STEP_STREAMS]; /* what its stream had waited for */
 } serve_event;
 
+/* The atoms of a word of the bitmaps. */
+typedef struct serve_word {
+    uint32_t time;   /* the clock when they were freed together */
+    uint32_t latest; /* the clock when the last of them was freed */
+    uint32_t users;  /* streams that may have bits in `used`, a bit each */
+} serve_word;
+
 /* A stream of the caller. */
 typedef struct serve_stream {
     uint32_t bound;                   /* stream of the plan, or NONE */
@@ -126,9 +133,11 @@ struct bp_step_server {
     serve_stream streams[BP_STEP_STREAMS];
     uint32_t holders[BP_STEP_PLAN_STREAMS]; /* by stream of the plan: the one that is bound to it, or NONE */
     uint32_t plan_stream_count;
-    uint32_t seen;   /* streams that allocated or used something, a bit each */
-    uint32_t clock;  /* events recorded */
-    uint32_t *times; /* by atom: the clock when it was freed; valid with more than one stream */
+    uint32_t seen;  /* streams that allocated or used something, a bit each */
+    uint32_t clock; /* events recorded */
+    uint32_t *
+        times; /* by atom: the clock when it was freed, unless its word has a later one; valid with more than one stream */
+    serve_word *order; /* by word of the bitmaps; likewise */
     uint64_t *stream_memory;
 
     bp_step_statistics statistics;
