@@ -150,7 +150,7 @@ static void run_step(bp_step_server *server, step *s)
     }
 }
 
-/* What the loop itself takes, and two uncontended locks a pair. */
+/* The loop, and two uncontended locks a pair. */
 static void run_locks(pthread_mutex_t *lock, step *s)
 {
     for (size_t i = 0; i < s->op_count; i++) {
