@@ -132,6 +132,7 @@ typedef struct bp_step_statistics {
     uint32_t kind, item;       /**< where the program is */
 } bp_step_statistics;
 
+/** Errors: BP_ERR_INVALID_ARGUMENT (NULL, a size that is too small). */
 BP_API bp_status bp_step_server_get_statistics(bp_step_server *server, bp_step_statistics *statistics);
 /** Sets the peak to what is live now. */
 BP_API void bp_step_server_reset_peak(bp_step_server *server);

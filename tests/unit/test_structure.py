@@ -27,7 +27,7 @@ MAY_INCLUDE = {
     "planner": {"planner/model", "planner/schedule"},
     "allocators": {"devices", "devices/memory", "devices/nvtx", "planner"},
     "allocators/offload": {"allocators", "devices", "devices/memory", "devices/pinned"},
-    "allocators/profile": {"allocators"}, "allocators/torch": {"devices", "devices/memory"}, "allocators/torch/crt": set(),
+    "allocators/profile": {"allocators"}, "allocators/serve": set(), "allocators/torch": {"devices", "devices/memory"}, "allocators/torch/crt": set(),
     "comms": {"devices", "devices/memory", "devices/nvtx"}, "comms/mpi": {"comms"},
     "formats": {"formats/models"}, "formats/models": {"formats"}, "formats/snapshots": {"formats", "formats/models"},
 }

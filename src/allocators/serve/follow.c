@@ -39,7 +39,7 @@ static void begin_lap(bp_step_server *s)
     s->missed = 0;
 }
 
-static void begin_step(bp_step_server *s)
+static void enter_step(bp_step_server *s)
 {
     s->statistics.steps += s->matched > 0;
     s->matched = 0;
@@ -72,7 +72,7 @@ void serve_mark(bp_step_server *s)
         }
     }
     if (best == 0 || best == kind->count || is_lost) {
-        begin_step(s);
+        enter_step(s);
     } else if (best != NONE) {
         kind->position = best;
         s->missed = 0;
@@ -117,7 +117,7 @@ static uint32_t find_near(bp_step_server *s, uint32_t class)
     const uint32_t first = k->members_begin[class]; /* the next step, unmarked */
     if (first == end || k->members[first] >= k->position + WINDOW - k->count)
         return NONE;
-    begin_step(s);
+    enter_step(s);
     return k->members[first];
 }
 
@@ -150,7 +150,7 @@ static uint32_t find_gram(const bp_step_server *s)
     return best;
 }
 
-static uint32_t take(bp_step_server *s, uint32_t at)
+static uint32_t take_item(bp_step_server *s, uint32_t at)
 {
     serve_kind *k = &s->kinds[s->active];
     k->position = at >= k->position ? at + 1 : k->position;
@@ -172,15 +172,15 @@ static uint32_t take_elsewhere(bp_step_server *s, uint32_t class)
             s->kinds[k].position = position;
             begin_lap(s);
             s->statistics.kind_changes++;
-            return take(s, position);
+            return take_item(s, position);
         }
     }
     const uint32_t near = s->missed < LOST ? find_near(s, class) : NONE;
     if (near != NONE)
-        return take(s, near);
+        return take_item(s, near);
     if (position == s->kinds[s->active].count && position > 0) {
-        begin_step(s); /* its mark is missing */
-        return is_at(s, s->active, 0, class) ? take(s, 0) : take_elsewhere(s, class);
+        enter_step(s); /* its mark is missing */
+        return is_at(s, s->active, 0, class) ? take_item(s, 0) : take_elsewhere(s, class);
     }
     const uint32_t item = find_gram(s);
     if (item == NONE) {
@@ -195,7 +195,7 @@ static uint32_t take_elsewhere(bp_step_server *s, uint32_t class)
     s->active = kind;
     s->kinds[kind].position = item - s->kinds[kind].first;
     begin_lap(s);
-    return take(s, s->kinds[kind].position);
+    return take_item(s, s->kinds[kind].position);
 }
 
 /* ---- streams ------------------------------------------------------------------------------------------------------- */
@@ -275,7 +275,7 @@ uint32_t serve_follow(bp_step_server *s, uint64_t bytes, uint32_t stream, bp_ste
         s->recent_count = s->recent_count == 2 * GRAM - 1 ? GRAM : s->recent_count + 1;
     }
     if (class != NONE && is_at(s, s->active, position, class) && s->missed < LOST) {
-        item = take(s, position);
+        item = take_item(s, position);
     } else {
         is_missed = is_contradicted(s, bytes, class);
         item = class != NONE ? take_elsewhere(s, class) : NONE;
@@ -288,6 +288,6 @@ uint32_t serve_follow(bp_step_server *s, uint64_t bytes, uint32_t stream, bp_ste
     }
     const serve_kind *k = &s->kinds[s->active];
     if (item != NONE && k->position == k->count && !begins_at_mark(k))
-        begin_step(s);
+        enter_step(s);
     return item;
 }

@@ -35,7 +35,7 @@ static uint64_t taken(uint64_t bytes)
 
 /* ---- atoms --------------------------------------------------------------------------------------------------------- */
 
-static int by_value(const void *left, const void *right)
+static int by_offset(const void *left, const void *right)
 {
     const uint64_t *a = left, *b = right;
     return (*a > *b) - (*a < *b);
@@ -64,7 +64,7 @@ static bp_status make_atoms(bp_step_server *s, const bp_step_plan_info *plan)
             s->atoms[count++] = item->offset + taken(item->bytes);
         }
     }
-    qsort(s->atoms, count, sizeof *s->atoms, by_value);
+    qsort(s->atoms, count, sizeof *s->atoms, by_offset);
     size_t kept = 1;
     for (size_t i = 1; i < count; i++) {
         if (s->atoms[i] != s->atoms[kept - 1])

@@ -58,7 +58,7 @@ static serve_event *event_of(serve_stream *stream, uint64_t point)
 }
 
 /* Records an event of a stream. False: not possible now. */
-static bool record(bp_step_server *s, uint32_t stream)
+static bool record_event(bp_step_server *s, uint32_t stream)
 {
     serve_stream *of = &s->streams[stream];
     if (s->config.record == NULL || s->clock == UINT32_MAX ||
@@ -77,7 +77,7 @@ static bool wait_for(bp_step_server *s, uint32_t stream, uint32_t before, uint32
     serve_stream *of = &s->streams[stream], *other = &s->streams[before];
     if (of->waited[before] > time)
         return true;
-    if ((other->points == 0 || event_of(other, other->points)->time <= time) && !record(s, before))
+    if ((other->points == 0 || event_of(other, other->points)->time <= time) && !record_event(s, before))
         return false;
     uint64_t point = other->points;
     while (point > 1 && other->points - point < KEPT_EVENTS - 1 && event_of(other, point - 1)->time > time)
@@ -133,5 +133,5 @@ void serve_release(bp_step_server *s, uint32_t users, uint32_t first, uint32_t e
         return;
     set_users(s, users, first, end);
     for (uint32_t left = records ? users : 0; left != 0; left &= left - 1)
-        record(s, (uint32_t)__builtin_ctz(left)); /* else when somebody waits */
+        record_event(s, (uint32_t)__builtin_ctz(left)); /* else when somebody waits */
 }

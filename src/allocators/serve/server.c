@@ -5,7 +5,7 @@
 
 #include "allocators/serve/server.h"
 
-static bp_step_block describe(const bp_step_server *s, uint32_t atom)
+static bp_step_block describe_block(const bp_step_server *s, uint32_t atom)
 {
     const serve_block *block = &s->blocks[atom];
     bp_step_block made = {.offset = s->atoms[atom],
@@ -159,7 +159,7 @@ static void take_back(bp_step_server *s, uint32_t first, bp_step_block *freed)
 {
     const uint32_t item = s->blocks[first].item, end = s->blocks[first].end;
     if (freed != NULL)
-        *freed = describe(s, first);
+        *freed = describe_block(s, first);
     serve_set(s->busy, first, end, false);
     s->starts[first / 64] &= ~((uint64_t)1 << first % 64);
     serve_release(s, s->blocks[first].users, first, end, item != NONE && s->items[item].precedes_stream);
@@ -246,7 +246,7 @@ bool bp_step_server_find(bp_step_server *server, uint64_t offset, bp_step_block 
     pthread_mutex_lock(&server->lock);
     const uint32_t atom = block_from(server, offset);
     if (atom != NONE)
-        *block = describe(server, atom);
+        *block = describe_block(server, atom);
     pthread_mutex_unlock(&server->lock);
     return atom != NONE;
 }
@@ -291,7 +291,7 @@ size_t bp_step_server_deviations(bp_step_server *server, bp_step_deviation *devi
 
 /* ---- verification -------------------------------------------------------------------------------------------------- */
 
-static bp_status check(const bp_step_server *s)
+static bp_status check_blocks(const bp_step_server *s)
 {
     uint64_t bytes = 0, blocks = 0;
     uint32_t free_from = 0; /* atoms before it are accounted for */
@@ -307,7 +307,7 @@ static bp_status check(const bp_step_server *s)
         const serve_block *of = &s->blocks[atom];
         const serve_item *item = of->item != NONE ? &s->items[of->item] : NULL;
         const bool ends = of->end > atom && of->end <= s->atom_count;
-        const bp_step_block block = ends ? describe(s, atom) : (bp_step_block){.offset = s->atoms[atom]};
+        const bp_step_block block = ends ? describe_block(s, atom) : (bp_step_block){.offset = s->atoms[atom]};
         if (atom < free_from || !ends || (item != NULL && (item->first != atom || item->end != of->end)) ||
             block.bytes < block.requested_bytes || block.offset % BP_STEP_ALIGNMENT != 0)
             return bp_fail(
@@ -334,7 +334,7 @@ static bp_status check(const bp_step_server *s)
 bp_status bp_step_server_check(bp_step_server *server)
 {
     pthread_mutex_lock(&server->lock);
-    bp_status status = check(server);
+    bp_status status = check_blocks(server);
     pthread_mutex_unlock(&server->lock);
     return status;
 }
