@@ -33,6 +33,7 @@ __all__ = ["library"]
 
 SECONDS = 300  # for the compiler; and another process's, that is waited for
 NOTHING = "Nothing is served"
+HEADERS = ("status.h", "step_plan.h", "step_serve.h")  # that the decorators include
 
 
 class Places(NamedTuple):
@@ -138,7 +139,7 @@ def digest_of(texts: List[str], where: Places) -> str:
     for text in texts:
         digest.update(text.encode() + b"\0")
     files = [os.path.join(where.sources, name) for name in sorted(os.listdir(where.sources)) if name.startswith("decorator")]
-    files += [os.path.join(where.headers, "bucketpool", name) for name in ("status.h", "step_plan.h", "step_serve.h")]
+    files += [os.path.join(where.headers, "bucketpool", name) for name in HEADERS]
     for path in files:
         with open(path, "rb") as file:
             digest.update(os.path.basename(path).encode() + b"\0" + file.read() + b"\0")

@@ -73,7 +73,7 @@ PASSED_ON = {
 QUALIFIERS = {"const", "volatile", "struct", "class", "enum", "typename"}
 BUILTIN = {"void", "bool", "char", "short", "int", "long", "unsigned", "signed", "float", "double", "auto"}
 # Types that are copied where they are taken by value; others are moved.
-COPIED = {"bool", "int", "double", "size_t", "DeviceIndex", "MempoolId_t", "cudaStream_t", "CUDAStream", "RecordContext"}
+COPIED = {"size_t", "DeviceIndex", "MempoolId_t", "cudaStream_t", "CUDAStream", "RecordContext"}
 SCOPES = {"c10", "at", "cuda", "CUDACachingAllocator", "CachingDeviceAllocator"}
 
 COMMENT = re.compile(r"""//[^\n]*|/\*.*?\*/|(?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+')""", re.DOTALL)
@@ -183,7 +183,8 @@ def members(contents: List[str]) -> Iterator[Tuple[str, List[List[str]], List[st
             if declaration:
                 yield access, declaration, []
             declaration = []
-        elif piece[0] == "{" and ["="] not in declaration and any(before[0] == "(" for before in declaration):
+        elif piece[0] == "{" and any(before[0] == "(" for before in declaration) and (
+                ["="] not in declaration or ["operator"] in declaration):  # else it begins a value
             yield access, declaration, piece
             declaration = []
         else:
@@ -289,7 +290,7 @@ def virtuals(include: str, name: str) -> Dict[str, Method]:
 
 
 def passed(type: List[str], argument: str) -> str:
-    is_moved = type[-2:] == ["&", "&"] or type[-1] not in ("&", "*") and type[-1] not in COPIED
+    is_moved = type[-2:] == ["&", "&"] or type[-1] not in COPIED | BUILTIN | {"&", "*"}
     return f"std::move({argument})" if is_moved else argument
 
 
