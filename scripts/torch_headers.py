@@ -19,9 +19,8 @@ import zipfile
 
 from bucketpool.errors import Unsupported
 from bucketpool.torch.steps import _build
-from bucketpool.torch.steps._virtuals import CLASSES, INHERITED, forwarding
+from bucketpool.torch.steps._virtuals import CLASSES, INHERITED, OLDEST, forwarding
 
-FIRST = (2, 6)
 PARTS = ("torch/include/c10/", "torch/include/torch/headeronly/")
 CHUNK = 1 << 16
 
@@ -39,7 +38,7 @@ def newest(candidates):
     for candidate in candidates:
         version = candidate.version
         minor = (version.major, version.minor)
-        if not candidate.link.is_wheel or version.is_prerelease or minor < FIRST:
+        if not candidate.link.is_wheel or version.is_prerelease or minor < OLDEST:
             continue
         if minor not in found or found[minor].version < version:
             found[minor] = candidate
@@ -123,7 +122,7 @@ def compiled(device, release, include, cuda, where, chosen):
             file.write(header)
         begin = time.monotonic()
         done = subprocess.run([*chosen.command, *dumped, *_build.compile_options(device, release, include, cuda, where), "-c", "-o", "decorator.o"],
-                              cwd=folder, capture_output=True, text=True, timeout=_build.SECONDS)
+                              cwd=folder, capture_output=True, text=True, timeout=_build.SECONDS, env=_build.surroundings())
         phrase = f"{device} {time.monotonic() - begin:.1f} s"
         if done.returncode != 0:
             raise Unsupported(_build.first_errors(done.stderr))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles the decorator of PyTorch's allocator on this machine, for the PyTorch that is installed, and loads it.
 
-A class of PyTorch's headers is the interface, and it changes in most releases, so no binary serves several. A C++ compiler
-takes a few seconds, once: the library is kept in $XDG_CACHE_HOME/bucketpool, or ~/.cache/bucketpool. Neither nvcc nor a CUDA
-toolkit is needed: the headers of the CUDA runtime that pip installs with PyTorch are enough.
+A class of PyTorch's headers is the interface, and it changes in most releases, so no binary serves several. A C++
+compiler takes a few seconds, once: the library is kept in $XDG_CACHE_HOME/bucketpool, or ~/.cache/bucketpool. Neither
+nvcc nor a CUDA toolkit is needed: the headers of the CUDA runtime that pip installs with PyTorch are enough.
 """
 
 import atexit
@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from typing import Iterator, List, NamedTuple, Optional, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -32,8 +32,11 @@ from ._virtuals import forwarding
 __all__ = ["library"]
 
 SECONDS = 300  # for the compiler; and another process's, that is waited for
-NOTHING = "Nothing is served"
 HEADERS = ("status.h", "step_plan.h", "step_serve.h")  # that the decorators include
+
+
+def refusal(text: str) -> Unsupported:
+    return Unsupported(text + ". Nothing is served")
 
 
 class Places(NamedTuple):
@@ -48,30 +51,38 @@ class Compiler(NamedTuple):
     version: str  # as it says
 
 
-# ---- what there is -----------------------------------------------------------------------------------------------------
+# ---- what there is ---------------------------------------------------------------------------------------------------
 
 
 def places() -> Places:
     here = os.path.dirname(os.path.abspath(__file__))
     installed = os.path.join(here, "src")
     root = os.path.abspath(os.path.join(here, *[os.pardir] * 4))
-    for found in (Places(installed, installed), Places(os.path.join(root, "src", "allocators", "torch"), os.path.join(root, "include"))):
+    in_tree = Places(os.path.join(root, "src", "allocators", "torch"), os.path.join(root, "include"))
+    for found in (Places(installed, installed), in_tree):
         if os.path.exists(os.path.join(found.sources, "decorator.h")):
             return found
-    raise Unsupported(f"the sources of the decorators are not in {installed}; install the bucketpool wheel again. {NOTHING}")
+    raise refusal(f"the sources of the decorators are not in {installed}; install the bucketpool wheel again")
+
+
+def surroundings() -> Dict[str, str]:
+    """Environment variables of the compiler: it speaks English, and libraries for PyTorch are not loaded into it."""
+    return {**{name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}, "LC_ALL": "C"}
 
 
 def compiler() -> Compiler:
     chosen = os.environ.get("CXX", "").strip()
     for command in [shlex.split(chosen)] if chosen else [["c++"], ["g++"], ["clang++"]]:
         try:
-            said = subprocess.run([*command, "--version"], capture_output=True, text=True, errors="replace", timeout=60)
+            said = subprocess.run([*command, "--version"], capture_output=True, text=True, errors="replace", timeout=60,
+                                  env=surroundings())
         except (OSError, subprocess.TimeoutExpired):
             continue
         if said.returncode == 0:
             return Compiler(command, said.stdout.partition("\n")[0].strip())
     tried = f"CXX={chosen}" if chosen else "c++, g++ and clang++"
-    raise Unsupported(f"no C++ compiler: {tried} cannot be run; install one, for example by apt-get install g++, or name it in CXX. {NOTHING}")
+    raise refusal(f"no C++ compiler: {tried} cannot be run; install one, for example by apt-get install g++, or name "
+                  "it in CXX")
 
 
 def cuda_version_of(folder: str) -> int:
@@ -88,22 +99,24 @@ def cuda_headers() -> Tuple[str, int]:
     """Folder and version of the CUDA runtime's headers, of the major version that PyTorch was built for."""
     if torch.version.hip or not torch.version.cuda:
         kind = "is for ROCm" if torch.version.hip else "is without CUDA"
-        raise Unsupported(f"PyTorch {torch.__version__} {kind}; install one for CUDA. {NOTHING}")
+        raise refusal(f"PyTorch {torch.__version__} {kind}; install one for CUDA")
     packages = os.path.dirname(os.path.dirname(os.path.abspath(torch.__file__)))
     roots = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")]
     conda = os.environ.get("CONDA_PREFIX", "")
     folders = sorted(glob.glob(os.path.join(packages, "nvidia", "*", "include")))
     folders += [os.path.join(root, "include") for root in roots + [conda] if root]
     folders += sorted(glob.glob(os.path.join(conda, "targets", "*", "include"))) if conda else []
-    folders += ["/usr/local/cuda/include", *sorted(glob.glob("/usr/local/cuda-*/include"), reverse=True), "/opt/cuda/include", "/usr/include"]
+    folders += ["/usr/local/cuda/include", *sorted(glob.glob("/usr/local/cuda-*/include"), reverse=True)]
+    folders += ["/opt/cuda/include", "/usr/include"]
     found = [(folder, version) for folder in folders for version in [cuda_version_of(folder)] if version]
     major = int(torch.version.cuda.partition(".")[0])
     for folder, version in found:
         if version // 1000 == major:
             return folder, version
     others = f"those of CUDA {found[0][1] // 1000} in {found[0][0]} are for another PyTorch; " if found else ""
-    raise Unsupported(f"no headers of the CUDA {major} runtime: {others}install a toolkit and name it in CUDA_HOME, or run "
-                      f"pip install {'nvidia-cuda-runtime' if major >= 13 else f'nvidia-cuda-runtime-cu{major}'}=={torch.version.cuda}.*. {NOTHING}")
+    package = "nvidia-cuda-runtime" + ("" if major >= 13 else f"-cu{major}")
+    raise refusal(f"no headers of the CUDA {major} runtime: {others}install a toolkit and name it in CUDA_HOME, or run "
+                  f"pip install {package}=={torch.version.cuda}.*")
 
 
 def standard(release: str) -> str:
@@ -112,13 +125,14 @@ def standard(release: str) -> str:
     return "-std=c++2a" if (major, minor) >= (2, 14) else "-std=c++17"
 
 
-# ---- compiling ---------------------------------------------------------------------------------------------------------
+# ---- compiling -------------------------------------------------------------------------------------------------------
 
 
 def compile_options(device: str, release: str, include: str, cuda: str, where: Places) -> List[str]:
     """Of an object, from the decorator's source and forwarding.h in the current folder. include: PyTorch's headers."""
-    return [standard(release), "-O2", "-fPIC", "-pthread", "-fvisibility=hidden", "-DNDEBUG", "-I.", "-I" + where.headers,
-            "-isystem", include, *(["-isystem", cuda] if cuda not in ("", "/usr/include") else []), "-idirafter", where.sources,
+    system = [] if cuda in ("", "/usr/include") else ["-isystem", cuda]
+    return [standard(release), "-O2", "-fPIC", "-pthread", "-fvisibility=hidden", "-DNDEBUG", "-I.",
+            "-I" + where.headers, "-isystem", include, *system, "-idirafter", where.sources,
             os.path.join(where.sources, f"decorator_{device}.cpp")]
 
 
@@ -129,16 +143,17 @@ def libraries(device: str) -> List[str]:
     names = ["c10_cuda", "c10"] if device == "cuda" else ["c10"]
     for name in names:
         if not os.path.exists(os.path.join(folder, f"lib{name}.so")):
-            raise Unsupported(f"PyTorch {torch.__version__} has no lib{name}.so in {folder}; install PyTorch's own wheel. {NOTHING}")
+            raise refusal(f"PyTorch {torch.__version__} has no lib{name}.so in {folder}; install PyTorch's own wheel")
     return ["-L" + folder, "-Wl,--no-as-needed", *["-l" + name for name in names]]
 
 
 def digest_of(texts: List[str], where: Places) -> str:
-    """Of what decides the library: these texts, our sources and headers, and PyTorch's library that they are linked to."""
+    """Of what decides the library: these texts, our sources and headers, and the library of PyTorch that it uses."""
     digest = hashlib.sha256()
     for text in texts:
         digest.update(text.encode() + b"\0")
-    files = [os.path.join(where.sources, name) for name in sorted(os.listdir(where.sources)) if name.startswith("decorator")]
+    names = [name for name in sorted(os.listdir(where.sources)) if name.startswith("decorator")]
+    files = [os.path.join(where.sources, name) for name in names]
     files += [os.path.join(where.headers, "bucketpool", name) for name in HEADERS]
     for path in files:
         with open(path, "rb") as file:
@@ -155,19 +170,21 @@ def first_errors(text: str) -> str:
 
 
 def build(command: List[str], header: str, folder: str, target: str) -> None:
-    """Compiles in a folder beside the target, and moves the library there at once: no other process sees a part of it."""
+    """Compiles in a folder beside the target, and moves the library there at once: nobody sees a part of it."""
     scratch = tempfile.mkdtemp(prefix=".compiling-", dir=folder)
     try:
         with open(os.path.join(scratch, "forwarding.h"), "w", encoding="utf-8") as file:
             file.write(header)
         try:
-            done = subprocess.run([*command, "-o", "decorator.so"], cwd=scratch, capture_output=True, text=True, errors="replace", timeout=SECONDS,
-                                  stdin=subprocess.DEVNULL)
+            done = subprocess.run([*command, "-o", "decorator.so"], cwd=scratch, capture_output=True, text=True,
+                                  errors="replace", timeout=SECONDS, stdin=subprocess.DEVNULL, env=surroundings())
         except subprocess.TimeoutExpired:
-            raise Unsupported(f"{command[0]} did not compile the decorator within {SECONDS} s; set CXX to another compiler. {NOTHING}") from None
+            raise refusal(f"{command[0]} did not compile the decorator within {SECONDS} s; set CXX to another "
+                          "compiler") from None
         if done.returncode != 0:
-            raise Unsupported(f"the decorator of PyTorch {torch.__version__}'s allocator does not compile with {command[0]}: "
-                              f"{first_errors(done.stderr)}; set CXX to another compiler, g++ 9 or clang++ 10 at least. {NOTHING}")
+            raise refusal(f"the decorator of PyTorch {torch.__version__}'s allocator does not compile with "
+                          f"{command[0]}: {first_errors(done.stderr)}; set CXX to another compiler, g++ 9 or "
+                          "clang++ 10 at least")
         os.rename(os.path.join(scratch, "decorator.so"), target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -195,13 +212,12 @@ def cache() -> str:
     """The folder for libraries. A private one of this process where none can be written to."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     folder = os.path.join(base, "bucketpool")
-    try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        with open(os.path.join(folder, "lock"), "a", encoding="utf-8"):
-            if os.stat(folder).st_uid == os.getuid():  # what is there is executed
-                return folder
-    except OSError:
-        pass
+    if os.path.isabs(folder):
+        with contextlib.suppress(OSError):
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            with open(os.path.join(folder, "lock"), "a", encoding="utf-8"):
+                if os.stat(folder).st_uid == os.getuid():  # what is there is executed
+                    return folder
     folder = tempfile.mkdtemp(prefix="bucketpool-")
     atexit.register(shutil.rmtree, folder, True)
     return folder
@@ -222,7 +238,7 @@ def library(device: str) -> ctypes.CDLL:
     Raises Unsupported without a compiler, without headers, and for those of a PyTorch that is not known.
     """
     if device not in ("cuda", "cpu"):
-        raise Unsupported(f'device "{device}": only "cuda" and "cpu" have decorators. {NOTHING}')
+        raise refusal(f'device "{device}": only "cuda" and "cpu" have decorators')
     release = str(torch.__version__).partition("+")[0]
     where = places()
     include = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "include")
@@ -230,9 +246,10 @@ def library(device: str) -> ctypes.CDLL:
     cuda, cuda_version = cuda_headers() if device == "cuda" else ("", 0)
     with_abi = bool(torch.compiled_with_cxx11_abi())
     chosen = compiler()
-    command = [*chosen.command, "-shared", f"-D_GLIBCXX_USE_CXX11_ABI={int(with_abi)}", *compile_options(device, release, include, cuda, where),
-               *libraries(device)]
-    digest = digest_of([header, chosen.version, str(cuda_version), str(torch.version.git_version), platform.machine(), *command], where)
+    command = [*chosen.command, "-shared", f"-D_GLIBCXX_USE_CXX11_ABI={int(with_abi)}",
+               *compile_options(device, release, include, cuda, where), *libraries(device)]
+    digest = digest_of([header, chosen.version, str(cuda_version), str(torch.version.git_version), platform.machine(),
+                        *command], where)
     folder = cache()
     target = os.path.join(folder, f"decorator-{device}-torch-{torch.__version__}-{digest}.so")
     core()  # its functions are the decorator's
@@ -245,5 +262,5 @@ def library(device: str) -> ctypes.CDLL:
     try:
         return found or ctypes.CDLL(target)
     except OSError as error:
-        raise Unsupported(f"the decorator of PyTorch {torch.__version__}'s allocator was compiled and cannot be loaded: {error}; "
-                          f"set CXX to the compiler that PyTorch was built with. {NOTHING}") from None
+        raise refusal(f"the decorator of PyTorch {torch.__version__}'s allocator was compiled and cannot be loaded: "
+                      f"{error}; set CXX to the compiler that PyTorch was built with") from None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The virtual methods of PyTorch's allocators, read from the installed headers, and a class that passes each of them on.
+"""The virtual methods of PyTorch's allocators, read from the installed headers, and a class that passes each one on.
 
-The class CUDAAllocator changes in most releases of PyTorch, and many of its methods have a default that throws or does
-nothing: a decorator that leaves one out compiles, and fails at run time. So forwarding.h is written from the headers that
-are there, and a method that is not in the tables below is refused by name.
+The class CUDAAllocator changes in most releases of PyTorch, and many of its methods have a default that throws or
+does nothing: a decorator that leaves one out compiles, and fails at run time. So forwarding.h is written from the
+headers that are there, and a method that is not in the tables below is refused by name.
 """
 
 import os
@@ -14,7 +14,9 @@ from ...errors import Unsupported
 
 __all__ = ["forwarding"]
 
-# Of PyTorch 2.6 to 2.15. Classes, the header of each, and the namespace whose names its methods use.
+# All that follows is of PyTorch 2.6 to 2.15.
+OLDEST = (2, 6)
+# Classes, the header of each, and the namespace whose names its methods use.
 HEADERS = {
     "Allocator": "c10/core/Allocator.h",
     "DeviceAllocator": "c10/core/CachingDeviceAllocator.h",
@@ -58,7 +60,7 @@ HOOKS_TEXT = """\
 """
 # Methods that a release may lack: since PyTorch 2.12 and 2.14.
 OPTIONAL = {"getContextForPointer", "annotateMemory"}
-# Methods that are native's alone. They know nothing of the slab: it is one block for them, which stays until serving stops.
+# Methods that are native's alone. The slab is one block for them, which stays until serving stops.
 PASSED_ON = {
     "allocateWithAddress", "attachAllocatorTraceTracker", "attachOomRejectionObserver", "attachOutOfMemoryObserver",
     "cacheInfo", "checkPoolLiveAllocations", "copy_data", "createOrIncrefPool", "enable", "enablePeerAccess",
@@ -70,6 +72,7 @@ PASSED_ON = {
     "setUserMetadata", "supportsUserMetadata",
 }
 
+NOT_METHODS = {"using", "friend", "typedef", "template", "static", "static_assert"}  # first words of other members
 QUALIFIERS = {"const", "volatile", "struct", "class", "enum", "typename"}
 BUILTIN = {"void", "bool", "char", "short", "int", "long", "unsigned", "signed", "float", "double", "auto"}
 # Types that are copied where they are taken by value; others are moved.
@@ -78,6 +81,7 @@ SCOPES = {"c10", "at", "cuda", "CUDACachingAllocator", "CachingDeviceAllocator"}
 
 COMMENT = re.compile(r"""//[^\n]*|/\*.*?\*/|(?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+')""", re.DOTALL)
 TOKEN = re.compile(r"""\s*(::|->|[A-Za-z_]\w*|\d[\w.']*|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'|\S)""")
+END = "update bucketpool. Nothing is served"
 BRACKETS = {"(": ")", "[": "]", "{": "}", "<": ">"}
 
 
@@ -105,7 +109,7 @@ class Method(NamedTuple):
         return self.name + self.signature[self.signature.index(" ("):].replace(" noexcept", "")
 
 
-# ---- reading -----------------------------------------------------------------------------------------------------------
+# ---- reading -------------------------------------------------------------------------------------------------------
 
 
 def plain(tokens: List[str]) -> List[str]:
@@ -156,7 +160,8 @@ def pieces(tokens: List[str], brackets: str) -> Iterator[List[str]]:
 def class_of(text: str, name: str) -> Tuple[Optional[str], List[str]]:
     """Base and contents of a class in the text of a header."""
     text = COMMENT.sub(lambda match: match["text"] or " ", text)
-    heads = list(re.finditer(rf"\b(class|struct)\s+(?:[A-Z0-9_]+\s+)?{name}\s*(?:final\s*)?(:[^{{;:]*(?:::[^{{;:]*)*)?{{", text))
+    bases = r"(:[^{;:]*(?:::[^{;:]*)*)?"
+    heads = list(re.finditer(rf"\b(class|struct)\s+(?:[A-Z0-9_]+\s+)?{name}\s*(?:final\s*)?{bases}{{", text))
     if len(heads) != 1:
         raise Unclear(f"{len(heads)} definitions of the class")
     base: Optional[str] = None
@@ -248,7 +253,7 @@ def methods_of(owner: str, contents: List[str], known: Dict[str, Method]) -> Ite
         if "virtual" not in words and not {"override", "final"}.intersection(words):
             if "(" in words and words.index("(") == 1 and words[0] != owner:
                 raise Unclear(f"a macro in the class: {text}")
-            if "(" not in words or words[0] in ("using", "friend", "typedef", "template", "static", "static_assert") or \
+            if "(" not in words or words[0] in NOT_METHODS or \
                     {"~", "operator", owner}.intersection(words[:words.index("(")]):
                 continue
             method = method_of(owner, declaration, body) if any(
@@ -280,13 +285,14 @@ def virtuals(include: str, name: str) -> Dict[str, Method]:
         for method in methods_of(name, contents, found):
             found[method.key] = method
     except (OSError, UnicodeDecodeError) as error:
-        raise Unsupported(f"PyTorch's header {HEADERS[name]}: {error}; install a PyTorch with its headers. Nothing is served") from None
+        raise Unsupported(f"PyTorch's header {HEADERS[name]}: {error}; install a PyTorch with its headers. Nothing is "
+                          "served") from None
     except Unclear as error:
-        raise Unsupported(f"PyTorch's header {HEADERS[name]}: class {name} is not understood: {error}; update bucketpool. Nothing is served") from None
+        raise Unsupported(f"PyTorch's header {HEADERS[name]}: class {name} is not understood: {error}; {END}") from None
     return found
 
 
-# ---- writing -----------------------------------------------------------------------------------------------------------
+# ---- writing -------------------------------------------------------------------------------------------------------
 
 
 def passed(type: List[str], argument: str) -> str:
@@ -318,20 +324,24 @@ def forwarding(include: str, device: str, release: str) -> str:
     name = CLASSES[device]
     major, minor = release.split(".")[:2]
     title = f"PyTorch {major}.{minor}'s allocator"
-    end = "update bucketpool. Nothing is served"
+    if (int(major), int(minor)) < OLDEST:
+        raise Unsupported(f"{title}: PyTorch {OLDEST[0]}.{OLDEST[1]} is the oldest that is known; update PyTorch. "
+                          "Nothing is served")
     methods = [method for method in virtuals(include, name).values() if not is_inherited(method)]
     for method in methods:
         called = f"{method.owner}::{method.name}"
         known = OVERRIDDEN.get(method.name) or HOOKS.get(method.name, ("", ""))[0]
         if not known and method.name not in PASSED_ON:
-            raise Unsupported(f"{title} has a method that this version does not know: {called}; {end}")
+            raise Unsupported(f"{title} has a method that this version does not know: {called}; {END}")
         if method.signature != known if method.name in OVERRIDDEN else not method.signature.startswith(known):
-            raise Unsupported(f"{title} has {called} as {method.signature}, and this version knows it as {known}; {end}")
-    missing = (set(OVERRIDDEN) | set(HOOKS) if device == "cuda" else {"allocate"}) - OPTIONAL - {method.name for method in methods}
+            raise Unsupported(f"{title} has {called} as {method.signature}, and this version knows it as {known}; "
+                              f"{END}")
+    required = set(OVERRIDDEN) | set(HOOKS) if device == "cuda" else {"allocate"}
+    missing = required - OPTIONAL - {method.name for method in methods}
     if missing:
-        raise Unsupported(f"{title} has no method {name}::{min(missing)}; {end}")
+        raise Unsupported(f"{title} has no method {name}::{min(missing)}; {END}")
     hooks = HOOKS_TEXT if device == "cuda" else ""
-    return f"""// Written by bucketpool from the headers of PyTorch {release}. Passes each virtual method of {name} on to another one.
+    return f"""// Written by bucketpool from the headers of PyTorch {release}. Passes {name}'s methods to another.
 #pragma once
 #include <{HEADERS[name]}>
 #include <utility>

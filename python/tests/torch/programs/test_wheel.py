@@ -10,6 +10,7 @@ import venv
 import zipfile
 
 import pytest
+import torch
 
 from places import ROOT
 
@@ -36,6 +37,13 @@ logprob()
 with open("/proc/self/maps", encoding="ascii") as file:
     loaded = {line.split()[-1] for line in file if "bucketpool" in line or "jansson" in line}
 print(plan.bytes, plan.fingerprint, *sorted(path for path in loaded if ".so" in path))
+"""
+
+COMPILED = """
+import sys
+sys.path.append(sys.argv[1])  # of PyTorch
+from bucketpool.torch.steps import _build
+print(_build.places().sources, _build.library("cpu").bp_decorator_install())
 """
 
 
@@ -138,6 +146,17 @@ def test_isolated_install(installed, tmp_path):
     assert int(size) > 0 and re.fullmatch("[0-9a-f]{64}", fingerprint)
     assert {os.path.basename(path) for path in loaded} == LIBRARIES
     assert all(path.startswith(str(installed.parent)) for path in loaded)
+
+
+def test_decorators(installed, tmp_path):
+    """Compiled from the wheel's sources, where there is PyTorch."""
+    packages = os.path.dirname(os.path.dirname(torch.__file__))
+    result = run(str(installed / "python"), "-I", "-c", COMPILED, packages, env={**isolated(), "XDG_CACHE_HOME": str(tmp_path)},
+                 cwd=tmp_path)
+    assert result.returncode == 0, result.stdout
+    sources, status = result.stdout.split()
+    assert sources.startswith(str(installed.parent)) and status == "0"
+    assert [name.split("-")[1] for name in os.listdir(tmp_path / "bucketpool") if name != "lock"] == ["cpu"]
 
 
 def test_needed_libraries(wheel, tmp_path):

@@ -303,3 +303,8 @@ def test_tables():
     from bucketpool.torch.steps import _virtuals
     assert not PASSED_ON & (set(_virtuals.OVERRIDDEN) | set(_virtuals.HOOKS)) and not set(_virtuals.OVERRIDDEN) & set(_virtuals.HOOKS)
     assert set(CLASSES.values()) <= set(HEADERS)
+
+
+def test_old_release():
+    with pytest.raises(Unsupported, match="PyTorch 2.5's allocator: PyTorch 2.6 is the oldest that is known; update PyTorch. Nothing is served"):
+        forwarding(INCLUDE, "cpu", "2.5.1")
