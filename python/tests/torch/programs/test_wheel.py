@@ -58,7 +58,7 @@ def isolated():
 
 
 def compiled_there():
-    """What the package compiles on the user's machine: decorators of PyTorch's allocators, and headers, by their places there."""
+    """Files that the package compiles on the user's machine: the decorators of PyTorch's allocators, and headers."""
     folder = os.path.join(ROOT, "src", "allocators", "torch")
     names = [name for name in os.listdir(folder) if name.startswith("decorator")]
     names += ["crt/" + name for name in os.listdir(os.path.join(folder, "crt"))]

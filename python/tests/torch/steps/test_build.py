@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the decorators of PyTorch's allocators are compiled on the user's machine: once, by any compiler, and refused with one sentence."""
+"""The decorators of PyTorch's allocators are compiled once, by any compiler, or refused with one sentence."""
 
 import ctypes
 import os
