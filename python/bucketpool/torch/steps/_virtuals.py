@@ -45,7 +45,8 @@ HOOKS = {
     "snapshot": ("SnapshotInfo (", "return shown(native->snapshot(ARGUMENTS));"),
     "emptyCache": ("void (", "before_empty_cache(); native->emptyCache(ARGUMENTS);"),
     "getDeviceStats": ("DeviceStats (DeviceIndex)", "return counted(a0, native->getDeviceStats(ARGUMENTS));"),
-    "recordHistory": ("void (bool, CreateContextFn, size_t, RecordContext", "native->recordHistory(ARGUMENTS); history(a0, a1, a2, a3);"),
+    "recordHistory": ("void (bool, CreateContextFn, size_t, RecordContext",
+                      "native->recordHistory(ARGUMENTS); history(a0, a1, a2, a3);"),
     "getContextForPointer": ("std::shared_ptr<GatheredContext> (const void*)",
                              "return native->getContextForPointer(block_of(a0));"),
     "annotateMemory": ("void (const void*, const std::string&)", "native->annotateMemory(block_of(a0), a1);"),
@@ -76,7 +77,8 @@ NOT_METHODS = {"using", "friend", "typedef", "template", "static", "static_asser
 QUALIFIERS = {"const", "volatile", "struct", "class", "enum", "typename"}
 BUILTIN = {"void", "bool", "char", "short", "int", "long", "unsigned", "signed", "float", "double", "auto"}
 # Types that are copied where they are taken by value; others are moved.
-COPIED = {"size_t", "DeviceIndex", "MempoolId_t", "cudaStream_t", "CUDAStream", "RecordContext"}
+COPIED = {"size_t", "DeviceIndex", "MempoolId_t", "cudaStream_t", "CUDAStream", "CreateContextFn",
+          "RecordContext"}
 SCOPES = {"c10", "at", "cuda", "CUDACachingAllocator", "CachingDeviceAllocator"}
 
 COMMENT = re.compile(r"""//[^\n]*|/\*.*?\*/|(?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+')""", re.DOTALL)

@@ -196,6 +196,8 @@ namespace c10::cuda::CUDACachingAllocator {
 using CachingDeviceAllocator::DeviceStats;
 struct SnapshotInfo { int count; };
 struct ShareableHandle { int offset; };
+using CreateContextFn = std::shared_ptr<GatheredContext> (*)();
+enum struct RecordContext { NEVER, ALL = 3 };
 class CUDAAllocator : public DeviceAllocator {
  public:
   virtual void raw_delete(void* ptr) = 0;
@@ -207,7 +209,7 @@ class CUDAAllocator : public DeviceAllocator {
   virtual void beginAllocateToPool(c10::DeviceIndex device, MempoolId_t mempool_id, std::function<bool(cudaStream_t)> filter) = 0;
   virtual void endAllocateToPool(c10::DeviceIndex device, MempoolId_t mempool_id) = 0;
   virtual ShareableHandle shareIpcHandle(void* ptr) = 0;
-  virtual void recordHistory(bool enabled, size_t entries) = 0;
+  virtual void recordHistory(bool enabled, CreateContextFn context, size_t entries, RecordContext when, bool clear) = 0;
   virtual std::shared_ptr<GatheredContext> getContextForPointer(const void* ptr) { return nullptr; }
   virtual void setUseOnOOM(c10::DeviceIndex /*device*/, std::unique_ptr<int> value) {}
 };
@@ -236,7 +238,7 @@ struct Native final : CUDAAllocator {
   void beginAllocateToPool(c10::DeviceIndex d, c10::MempoolId_t, std::function<bool(cudaStream_t)> f) override { calls++; device = d; value = f(nullptr); }
   void endAllocateToPool(c10::DeviceIndex d, c10::MempoolId_t) override { calls++; device = d; }
   ShareableHandle shareIpcHandle(void *p) override { calls++; asked = p; return {6}; }
-  void recordHistory(bool, size_t entries) override { calls++; value = static_cast<int>(entries); }
+  void recordHistory(bool, CreateContextFn, size_t entries, RecordContext, bool) override { calls++; value = static_cast<int>(entries); }
   std::shared_ptr<c10::GatheredContext> getContextForPointer(const void *p) override { calls++; asked = p; return std::make_shared<c10::GatheredContext>(); }
   void setUseOnOOM(c10::DeviceIndex d, std::unique_ptr<int> v) override { calls++; device = d; value = *v; }
 } native;
@@ -248,7 +250,10 @@ struct Decorator final : Forwarding {
   SnapshotInfo shown(SnapshotInfo info) override { return {info.count + 100}; }
   void before_empty_cache() override { before = !emptied; }
   DeviceStats counted(c10::DeviceIndex d, DeviceStats stats) override { return {stats.count * 10 + d}; }
-  void history(bool enabled) override { hooked = enabled && value == 9; }
+  void history(bool enabled, CreateContextFn context, size_t entries, RecordContext when) override
+  {
+    hooked = enabled && value == 9 && entries == 9 && context == nullptr && when == RecordContext::ALL;
+  }
   const void *block_of(const void *p) override { return p >= slab && p < slab + 4 ? slab : p; }
 } decorator(&native);
 int main()
@@ -275,7 +280,7 @@ int main()
   assert(device == 5 && value == 1);
   a.endAllocateToPool(6, {});
   assert(device == 6 && a.shareIpcHandle(slab).offset == 6 && asked == slab);
-  a.recordHistory(true, 9);
+  a.recordHistory(true, nullptr, 9, RecordContext::ALL, false);
   assert(hooked);
   assert(a.getContextForPointer(slab + 2) && asked == slab && a.getContextForPointer(&other) && asked == &other);
   a.setUseOnOOM(7, std::make_unique<int>(11));
