@@ -25,7 +25,8 @@
  * 7. The plan is a hint: with a wrong plan, mark or stream less is served.
  * 8. The server does not own the slab: release it only when bp_step_statistics.live is 0.
  *
- * Thread safety: any thread. Capture: see 5; freeing is always allowed. Nothing allocates after bp_step_server_create.
+ * Thread safety: any thread. Capture: see 5; freeing is always allowed. Nothing allocates but bp_step_server_create and
+ * _replace.
  *
  * Sources: STAlloc (EuroSys 2026) serves Megatron's steps from a static plan; PyTorch's pull request 83837 matched by order and
  * size. Atoms, kinds, finding the place again, and the order between streams are from this library. */
@@ -110,6 +111,13 @@ BP_API bp_status bp_step_server_use(bp_step_server *server, uint64_t offset, uin
 
 /** An optimizer has ended its step. */
 BP_API void bp_step_server_mark(bp_step_server *server);
+
+/** Serves another plan from now on, in the same slab: what lives there stays, and may be freed as before. Call it at a mark. The
+ * deviations begin anew. If the slab is larger than the plan, its end is idle.
+ *
+ * Errors: BP_ERR_INVALID_ARGUMENT (a plan with more bytes than the slab), BP_ERR_NO_HOST_MEMORY. After an error the server
+ * serves as before. */
+BP_API bp_status bp_step_server_replace(bp_step_server *server, const bp_step_plan *plan);
 
 /** `paused` true: follows the program without serving. Servers begin unpaused. */
 BP_API void bp_step_server_pause(bp_step_server *server, bool paused);

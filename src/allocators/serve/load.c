@@ -49,12 +49,25 @@ static uint32_t atom_at(const bp_step_server *s, uint64_t offset)
     return s->begins[slot].atom;
 }
 
-static bp_status make_atoms(bp_step_server *s, const bp_step_plan_info *plan)
+/* The first atom from `atom` on at which a live block begins, or NONE. */
+static uint32_t next_block(const bp_step_server *s, uint32_t atom)
 {
+    while (atom < s->atom_count && !(s->starts[atom / 64] >> atom % 64 & 1))
+        atom++;
+    return atom < s->atom_count ? atom : NONE;
+}
+
+static bp_status make_atoms(bp_step_server *s, const bp_step_plan_info *plan, const bp_step_server *before)
+{
+    const size_t live = before != NULL ? before->statistics.live : 0;
     size_t count = 0;
-    BP_TRY(room(2 * (size_t)s->item_count + 2, sizeof *s->atoms, 0, &s->atoms));
+    BP_TRY(room(2 * ((size_t)s->item_count + live) + 2, sizeof *s->atoms, 0, &s->atoms));
     s->atoms[count++] = 0;
-    s->atoms[count++] = plan->bytes;
+    s->atoms[count++] = before != NULL ? before->atoms[before->atom_count] : plan->bytes;
+    for (uint32_t atom = live > 0 ? next_block(before, 0) : NONE; atom != NONE; atom = next_block(before, atom + 1)) {
+        s->atoms[count++] = before->atoms[atom];
+        s->atoms[count++] = before->atoms[before->blocks[atom].end];
+    }
     for (size_t k = 0; k < plan->kind_count; k++) {
         for (size_t i = 0; i < plan->kinds[k].item_count; i++) {
             const bp_step_plan_item *item = &plan->kinds[k].items[i];
@@ -202,7 +215,8 @@ static bp_status make_streams(bp_step_server *s, const bp_step_plan_info *plan)
     return BP_OK;
 }
 
-static bp_status make(bp_step_server *s, const bp_step_plan_info *plan)
+/* `before`: a server of the same slab, whose live blocks begin and end at atoms, too; or NULL. */
+static bp_status make(bp_step_server *s, const bp_step_plan_info *plan, const bp_step_server *before)
 {
     for (size_t k = 0; k < plan->kind_count; k++) {
         s->kinds[k].first = s->item_count;
@@ -210,7 +224,7 @@ static bp_status make(bp_step_server *s, const bp_step_plan_info *plan)
         s->item_count += s->kinds[k].count;
     }
     s->kind_count = (uint32_t)plan->kind_count;
-    BP_TRY(make_atoms(s, plan));
+    BP_TRY(make_atoms(s, plan, before));
     BP_TRY(make_items(s, plan));
     for (uint32_t k = 0; k < s->kind_count; k++)
         BP_TRY(make_kind(s, &plan->kinds[k], &s->kinds[k]));
@@ -225,6 +239,32 @@ static bp_status make(bp_step_server *s, const bp_step_plan_info *plan)
     BP_TRY(make_grams(s));
     memset(s->deviation_slots, 0xff, sizeof s->deviation_slots);
     return make_streams(s, plan);
+}
+
+static void free_tables(bp_step_server *s)
+{
+    for (uint32_t k = 0; k < BP_STEP_PLAN_KINDS; k++) {
+        free(s->kinds[k].marks);
+        free(s->kinds[k].members);
+        free(s->kinds[k].members_begin);
+        free(s->kinds[k].cursors);
+    }
+    free(s->items);
+    free(s->classes);
+    free(s->class_bytes);
+    free(s->grams);
+    free(s->next_equal);
+    free(s->gram_table);
+    free(s->atoms);
+    free(s->begins);
+    free(s->busy);
+    free(s->starts);
+    free(s->blocks);
+    free(s->requests);
+    free(s->times);
+    free(s->order);
+    free(s->stream_memory);
+    free(s->streams[0].events);
 }
 
 /* ---- the interface ------------------------------------------------------------------------------------------------- */
@@ -249,7 +289,7 @@ bp_status bp_step_server_create(const bp_step_plan *plan, const bp_step_server_c
     if (status == BP_OK && pthread_mutex_init(&made->lock, NULL) != 0)
         status = bp_fail_memory(sizeof made->lock);
     if (status == BP_OK)
-        status = make(made, info);
+        status = make(made, info, NULL);
     if (status == BP_OK)
         *server = made;
     else
@@ -261,30 +301,66 @@ void bp_step_server_destroy(bp_step_server **server)
 {
     if (server == NULL || *server == NULL)
         return;
-    bp_step_server *s = *server;
-    for (uint32_t k = 0; k < BP_STEP_PLAN_KINDS; k++) {
-        free(s->kinds[k].marks);
-        free(s->kinds[k].members);
-        free(s->kinds[k].members_begin);
-        free(s->kinds[k].cursors);
-    }
-    free(s->items);
-    free(s->classes);
-    free(s->class_bytes);
-    free(s->grams);
-    free(s->next_equal);
-    free(s->gram_table);
-    free(s->atoms);
-    free(s->begins);
-    free(s->busy);
-    free(s->starts);
-    free(s->blocks);
-    free(s->requests);
-    free(s->times);
-    free(s->order);
-    free(s->stream_memory);
-    free(s->streams[0].events);
-    pthread_mutex_destroy(&s->lock);
-    free(s);
+    free_tables(*server);
+    pthread_mutex_destroy(&(*server)->lock);
+    free(*server);
     *server = NULL;
+}
+
+/* The live blocks of a server, and what its streams did, in the tables of another plan. All memory that is free counts as used by all
+ * streams until now. */
+static void carry_over(const bp_step_server *before, bp_step_server *s)
+{
+    for (uint32_t atom = next_block(before, 0); atom != NONE; atom = next_block(before, atom + 1)) {
+        const serve_block *block = &before->blocks[atom];
+        const uint32_t first = atom_at(s, before->atoms[atom]), end = atom_at(s, before->atoms[block->end]);
+        serve_set(s->busy, first, end, true);
+        s->starts[first / 64] |= (uint64_t)1 << first % 64;
+        s->blocks[first] = (serve_block){.end = end, .item = NONE, .users = block->users, .owner = block->owner};
+        s->requests[first] =
+            block->item == NONE ? before->requests[atom] : before->class_bytes[before->items[block->item].class];
+    }
+    memcpy(s->streams[0].events, before->streams[0].events,
+           (size_t)BP_STEP_STREAMS * KEPT_EVENTS * sizeof *s->streams[0].events);
+    for (uint32_t i = 0; i < BP_STEP_STREAMS; i++) {
+        s->streams[i].points = before->streams[i].points;
+        memcpy(s->streams[i].waited, before->streams[i].waited, sizeof s->streams[i].waited);
+        memcpy(s->streams[i].waits, before->streams[i].waits, sizeof s->streams[i].waits);
+    }
+    s->clock = before->clock;
+    s->seen = before->seen;
+    s->is_paused = before->is_paused;
+    if (s->kinds[s->active].is_first)
+        serve_mark(s);
+    s->statistics = before->statistics;
+    serve_forget_order(s);
+}
+
+bp_status bp_step_server_replace(bp_step_server *server, const bp_step_plan *plan)
+{
+    const bp_step_plan_info *info = bp_step_plan_get_info(plan);
+    if (info == NULL || server == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_step_server_replace: the plan or the server is NULL");
+    const size_t kept = offsetof(bp_step_server, items); /* the lock and the callbacks stay */
+    bp_step_server *made = calloc(1, sizeof *made);
+    void *swapped = malloc(sizeof *made - kept);
+    bp_status status = made == NULL || swapped == NULL ? bp_fail_memory(2 * sizeof *made) : BP_OK;
+    pthread_mutex_lock(&server->lock);
+    if (status == BP_OK && info->bytes > server->atoms[server->atom_count])
+        status = bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_step_server_replace: the plan has %llu bytes, and the slab %llu",
+                         (unsigned long long)info->bytes, (unsigned long long)server->atoms[server->atom_count]);
+    if (status == BP_OK)
+        status = make(made, info, server);
+    if (status == BP_OK) {
+        carry_over(server, made);
+        memcpy(swapped, (char *)server + kept, sizeof *made - kept);
+        memcpy((char *)server + kept, (char *)made + kept, sizeof *made - kept);
+        memcpy((char *)made + kept, swapped, sizeof *made - kept);
+    }
+    pthread_mutex_unlock(&server->lock);
+    if (made != NULL)
+        free_tables(made);
+    free(swapped);
+    free(made);
+    return status;
 }

@@ -43,6 +43,12 @@ static void set_users(bp_step_server *s, uint32_t users, uint32_t first, uint32_
     }
 }
 
+void serve_forget_order(bp_step_server *s)
+{
+    if (!is_alone(s) && s->atom_count > 0)
+        set_users(s, s->seen, 0, s->atom_count);
+}
+
 void serve_see(bp_step_server *s, uint32_t stream)
 {
     if (s->seen & 1u << stream)

@@ -201,6 +201,8 @@ uint64_t serve_gram(const uint32_t classes[GRAM], uint32_t at);
 
 /* ---- order.c ------------------------------------------------------------------------------------------------------- */
 
+/* Takes it that all streams used all memory until now. */
+void serve_forget_order(bp_step_server *s);
 /* Takes notice of a stream. */
 void serve_see(bp_step_server *s, uint32_t stream);
 /* Makes a stream wait for the last users of atoms, where it did not yet. False: not possible now. */

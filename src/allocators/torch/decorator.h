@@ -34,6 +34,9 @@ BP_DECORATOR_API void bp_decorator_forget(int device);
  * allocation before which at most so many bytes are live on the device, or at the second mark. Until then the server
  * follows the program. 0, or -1: the device serves already, or memory for the slab is missing. */
 BP_DECORATOR_API int bp_decorator_serve(int device, const bp_step_plan *plan, uint64_t wait_bytes);
+/* Serves another plan in the slab that there is, where what lives stays: at a mark. 0, or -1: nothing is served, or the plan has more
+ * bytes than the slab. */
+BP_DECORATOR_API int bp_decorator_replace(int device, const bp_step_plan *plan);
 /* Stops serving. The slab goes back when nothing lives in it, and then another plan can be served. */
 BP_DECORATOR_API void bp_decorator_stop(int device);
 /* An optimizer has ended its step. */

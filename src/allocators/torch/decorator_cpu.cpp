@@ -157,6 +157,11 @@ int bp_decorator_serve(int, const bp_step_plan *plan, uint64_t wait_bytes)
     return cpu.serve(plan, nullptr, wait_bytes);
 }
 
+int bp_decorator_replace(int, const bp_step_plan *plan)
+{
+    return cpu.replace(plan);
+}
+
 void bp_decorator_stop(int)
 {
     cpu.stop();

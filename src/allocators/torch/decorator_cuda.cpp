@@ -555,6 +555,11 @@ int bp_decorator_serve(int device, const bp_step_plan *plan, uint64_t wait_bytes
     return gpus[device].serve(plan, &config, wait_bytes);
 }
 
+int bp_decorator_replace(int device, const bp_step_plan *plan)
+{
+    return gpus[device].replace(plan);
+}
+
 void bp_decorator_stop(int device)
 {
     gpus[device].stop();

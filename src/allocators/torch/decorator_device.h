@@ -262,6 +262,14 @@ struct Device {
         return state == BP_DECORATOR_FAILED ? fail(because) : 0;
     }
 
+    int replace(const bp_step_plan *plan)
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        if (state != BP_DECORATOR_SERVING)
+            return fail("nothing is served");
+        return bp_step_server_replace(server, plan) == BP_OK ? 0 : fail(bp_error_detail());
+    }
+
     void stop()
     {
         {

@@ -67,6 +67,10 @@ def statistics(seed: int) -> dict:
         if turn == 1000:
             torch.cuda.reset_peak_memory_stats()
             peak, most = requested, len(live) + len(early)
+        if turn == 1400:  # what lives stays
+            items, slab = random_plan(rng)
+            decorated.called("replace", 0, plan_of([items], slab))
+            decorated.check()
         if live and rng.random() < 0.48:
             gone = live.pop(rng.randrange(len(live)))
             requested -= gone.numel()
@@ -146,8 +150,11 @@ def random_order(seed: int) -> dict:
     items = [item._replace(bytes=min(item.bytes, 256 << 10)) for item in items]
     decorated.serve(plan_of([items], slab, streams=(0, 1, 2, 3)))
     wrong = in_slab = 0
-    for _ in range(60):
+    for turn in range(60):
         decorated.mark()
+        if turn % 20 == 19:
+            items = [item._replace(bytes=min(item.bytes, 256 << 10)) for item in random_plan(rng, streams=4, items=40)[0]]
+            decorated.called("replace", 0, plan_of([items], slab, streams=(0, 1, 2, 3)))
         kept = []
         for item in items:
             user = streams[item.stream]
