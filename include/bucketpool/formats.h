@@ -25,6 +25,7 @@
 
 #include <bucketpool/model.h>
 #include <bucketpool/plan.h>
+#include <bucketpool/step_plan.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -120,6 +121,22 @@ BP_API bp_status bp_plan_write(const bp_plan *plan, const char *path);
 BP_API bp_status bp_plan_read(const char *path, bp_plan **plan);
 /** As bp_plan_read, from `bytes` bytes of text. `origin` names the text in errors. */
 BP_API bp_status bp_plan_parse(const char *text, size_t bytes, const char *origin, bp_plan **plan);
+
+/** Writes the plan of a training step as bucketpool.step_plan/1 (docs/reference/formats.md), atomically. Reading it gives
+ * the same plan. Errors: BP_ERR_INVALID_ARGUMENT (also for texts that are not UTF-8 or have control characters, and
+ * numbers of 2^63 and more), BP_ERR_IO. */
+BP_API bp_status bp_step_plan_write(const bp_step_plan *plan, const char *path);
+/** Reads a file bucketpool.step_plan/1, validated as by bp_step_plan_from_info. The caller owns the plan:
+ * bp_step_plan_destroy. */
+BP_API bp_status bp_step_plan_read(const char *path, bp_step_plan **plan);
+/** As bp_step_plan_read, from `bytes` bytes of text. `origin` names the text in errors. */
+BP_API bp_status bp_step_plan_parse(const char *text, size_t bytes, const char *origin, bp_step_plan **plan);
+/** Plans the steps of a pickle of torch.cuda.memory._dump_snapshot or of bucketpool.torch.trace, of one device. The file is
+ * parsed as data; no code in it runs. `config` NULL: the defaults. A recording in which something was live before its
+ * oldest event is not from the start. Errors: also those of bp_step_plan_create; BP_ERR_FORMAT if the file has no events
+ * of the device. */
+BP_API bp_status bp_step_plan_read_snapshot(const char *path, uint32_t device, const bp_step_plan_config *config,
+                                            bp_step_plan **plan);
 
 #ifdef __cplusplus
 }

@@ -96,28 +96,28 @@ class StepCommand(InFolder):
         self.assertEqual(result.returncode, 0, result.stderr)
         with open(os.path.join(self.folder, "plan.json"), encoding="utf-8") as file:
             plan = json.load(file)
-        self.assertEqual(plan["format"], "bucketpool.plan/1")
-        self.assertEqual(sum(slab["bytes"] for slab in plan["slabs"]), device["plan"]["step_bytes"])
+        self.assertEqual(plan["format"], "bucketpool.step_plan/1")
+        self.assertEqual(plan["bytes"], device["plan"]["step_bytes"])
         live, checked = {}, 0
+        kinds = [kind for kind in plan["kinds"] if not kind["first"]]
         for step in device["steps"]:
-            requests = [request for request in plan["requests"]
-                        if request["unit"] == ("step" if step["kind"] == 0 else f"step.{step['kind']}")]
-            whole, order = step["matched"] == step["allocations"] == len(requests), 0
+            kind = kinds[step["kind"]] if step["kind"] < len(kinds) else {"item_bytes": []}
+            whole, order = step["matched"] == step["allocations"] == len(kind["item_bytes"]), 0
             for event in recording.events[step["begin_event"]:step["end_event"]]:
                 if event["action"] == "free_completed":
                     live.pop(event["addr"], None)
                 if event["action"] != "alloc" or not whole:
                     continue
-                request = requests[order]
-                self.assertEqual((request["ordinal"], rounded(request["used_bytes"]), request["bucket"]),
-                                 (order, rounded(event["size"]), f"stream.{event['stream']}"))
-                order += 1
-                if "offset" in request:
-                    begin, end = request["offset"], request["offset"] + request["bytes"]
-                    self.assertLessEqual(end, plan["slabs"][0]["bytes"])
+                self.assertEqual((kind["item_bytes"][order], plan["streams"][kind["item_streams"][order]]),
+                                 (event["size"], event["stream"]))
+                begin = kind["offsets"][order]
+                if begin is not None:
+                    end = begin + rounded(event["size"])
+                    self.assertLessEqual(end, plan["bytes"])
                     self.assertTrue(all(end <= low or high <= begin for low, high in live.values()), (step, order))
                     live[event["addr"]] = (begin, end)
                     checked += 1
+                order += 1
         return checked
 
     def steps_of(self, recording):

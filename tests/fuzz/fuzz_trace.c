@@ -43,7 +43,8 @@ static void plan(const bp_trace *trace)
 {
     bp_allocations allocations;
     bp_steps steps = {0};
-    bp_step_plan made = {0};
+    bp_step_plan_config config;
+    bp_step_plan *made = NULL;
     bp_stack_places places;
     bp_attribution purposes;
     if (bp_allocations_init(trace, &allocations) != BP_OK)
@@ -55,10 +56,17 @@ static void plan(const bp_trace *trace)
         need(purposes.kinds[i] < BP_MEMORY_KINDS && purposes.phases[i] < BP_TRACE_PHASES);
     for (size_t i = 0; i < steps.count; i++)
         need(steps.steps[i].count > 0 && (i == 0 || steps.steps[i].begin == steps.steps[i - 1].end));
-    bp_status status = bp_step_plan_init(trace, &allocations, &steps, 10000, &made);
-    need(status == (steps.count > 0 ? BP_OK : BP_ERR_INVALID_ARGUMENT));
-    need(made.total_bytes >= made.lower_bound_bytes && steps.peak_bytes >= made.lower_bound_bytes);
-    bp_step_plan_finish(&made);
+    need(bp_step_plan_config_init(&config, sizeof config) == BP_OK);
+    config.work = 10000;
+    config.is_from_start = trace->event_count % 2;
+    bp_status status = bp_step_plan_trace(trace, &allocations, &places, &steps, &config, NULL, &made);
+    need(status == (steps.count > 0 && trace->stream_count <= BP_STEP_PLAN_STREAMS ? BP_OK : BP_ERR_INVALID_ARGUMENT));
+    if (made != NULL) {
+        const bp_step_plan_info *info = bp_step_plan_get_info(made);
+        need(info->bytes >= info->lower_bound_bytes && steps.peak_bytes >= info->peak_live_bytes);
+        need(info->bytes_without_windows <= info->bytes);
+    }
+    bp_step_plan_destroy(&made);
     bp_attribution_finish(&purposes);
     bp_steps_finish(&steps);
     bp_stack_places_finish(&places);

@@ -2,38 +2,19 @@
 /* Analyses a recorded training step. */
 #include "step/step.h"
 
+#include <bucketpool/core/fail.h>
+
 #include <stdlib.h>
 #include <string.h>
 
 uint64_t step_steps_peak(const step_answer *answer)
 {
-    return answer->plan.lower_bound_bytes;
+    return answer->plan->peak_live_bytes;
 }
 
-/* Recorded segments at the end, and backwards through their events. */
-static void find_recorded(step_answer *a)
+uint64_t step_planned_bytes(const step_answer *answer)
 {
-    const bp_trace *trace = a->trace;
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < trace->segment_count; i++)
-        bytes += trace->segments[i].bytes;
-    for (size_t i = trace->event_count; i-- > 0;) {
-        const bp_trace_event *event = &trace->events[i];
-        bool more = event->action == BP_TRACE_SEGMENT_ALLOC || event->action == BP_TRACE_SEGMENT_MAP;
-        bool less = event->action == BP_TRACE_SEGMENT_FREE || event->action == BP_TRACE_SEGMENT_UNMAP;
-        if (i == a->peak_event)
-            a->recorded_at_peak = bytes;
-        if (bytes > a->recorded_bytes)
-            a->recorded_bytes = bytes;
-        if (more)
-            bytes -= event->bytes < bytes ? event->bytes : bytes;
-        else if (less)
-            bytes += event->bytes;
-    }
-    if (a->peak_event == BP_TRACE_NONE)
-        a->recorded_at_peak = bytes;
-    a->recorded_bytes = bytes > a->recorded_bytes ? bytes : a->recorded_bytes;
-    a->has_segments = a->recorded_at_peak >= a->peak_bytes; /* recordings on fake tensors have live blocks only */
+    return answer->plan->persistent_bytes + answer->plan->bytes + answer->plan->outside_bytes;
 }
 
 /* Bytes that begin and end at each event; free() them. NULL: out of memory. */
@@ -93,20 +74,35 @@ static bp_status find_steps(step_answer *a)
     return status == BP_OK ? bp_attribution_init(a->trace, &a->allocations, &a->places, &a->attribution) : status;
 }
 
+static bp_status make_plan(step_answer *a, const step_options *options)
+{
+    bp_step_plan_config config;
+    BP_TRY(bp_step_plan_config_init(&config, sizeof config));
+    config.work = options->work;
+    config.lead = options->lead;
+    config.is_from_start = a->allocations.live_at_start == 0;
+    BP_TRY(bp_step_plan_trace(a->trace, &a->allocations, &a->places, &a->steps, &config, a->references, &a->handle));
+    a->plan = bp_step_plan_get_info(a->handle);
+    return BP_OK;
+}
+
 int step_answer_init(const char *path, const bp_trace *trace, const step_options *options, step_answer *answer)
 {
-    *answer = (step_answer){.path = path, .trace = trace};
+    static const bp_step_plan_info nothing = {0};
+    *answer = (step_answer){.path = path, .trace = trace, .plan = &nothing};
     bp_status status = find_steps(answer);
     if (status != BP_OK)
         return cli_fail(status == BP_ERR_NO_HOST_MEMORY ? EXIT_ENVIRONMENT : EXIT_BAD_INPUT, "%.300s: %s", path,
                         bp_error_detail());
     if (answer->steps.count > 0) /* else only a failed request was recorded */
-        status = bp_step_plan_init(trace, &answer->allocations, &answer->steps, options->work, &answer->plan);
+        status = make_plan(answer, options);
     if (status != BP_OK)
         return cli_fail_status(status);
     answer->peak_bytes = answer->steps.peak_bytes;
     answer->peak_event = answer->steps.peak_event;
-    find_recorded(answer);
+    answer->recorded_bytes = bp_trace_reserved(trace, answer->peak_event, &answer->recorded_at_peak);
+    answer->has_segments =
+        answer->recorded_at_peak >= answer->peak_bytes; /* recordings on fake tensors have live blocks only */
     CLI_TRY(step_play(answer));
     for (unsigned by = 0; by < STEP_GROUPINGS; by++)
         CLI_TRY(step_holders_find(answer, answer->peak_event, (step_grouping)by, &answer->peak[by]));
@@ -115,7 +111,7 @@ int step_answer_init(const char *path, const bp_trace *trace, const step_options
 
 void step_answer_finish(step_answer *answer)
 {
-    bp_step_plan_finish(&answer->plan);
+    bp_step_plan_destroy(&answer->handle);
     bp_steps_finish(&answer->steps);
     bp_attribution_finish(&answer->attribution);
     bp_stack_places_finish(&answer->places);

@@ -25,14 +25,18 @@ static const option_row step_table[] = {
     {"work", "N",
      "Limit of the search, in steps of very roughly a nanosecond; the result does not depend on the machine",
      OPTION_U64, FIELD(work), .min = 1},
+    {"lead", "EVENTS",
+     "Keep memory of other streams than the main one free for so many events before its allocation; 0: no windows "
+     "(default since the last allocation of its size)",
+     OPTION_U32, FIELD(lead)},
     {.kind = OPTION_HEADING, .text = "Output:", .group = 2},
     {"by", "GROUP", "Sum up what is live by place in the code, module, phase or kind (default place)", OPTION_CHOICE,
      FIELD(by), choices_by},
     {"places", "N", "Print the N largest groups (default 12)", OPTION_U32, FIELD(holders)},
     {"json", NULL, "Print a bucketpool.step/1 document", OPTION_FLAG, FIELD(json)},
     {"plot", "FILE", "Draw the planned step (.svg)", OPTION_PICTURE, FIELD(plot)},
-    {"output", "PLAN", "Write the plan as bucketpool.plan/1; -: to standard output instead of the report", OPTION_FILE,
-     FIELD(output), .letter = 'o'},
+    {"output", "PLAN", "Write the plan as bucketpool.step_plan/1; -: to standard output instead of the report",
+     OPTION_FILE, FIELD(output), .letter = 'o'},
     {"color", "WHEN", "auto, always or never (default auto)", OPTION_CHOICE, FIELD(color), choices_color},
     OPTION_END,
 };
@@ -52,7 +56,7 @@ static int check(const step_options *o)
 
 static int step_options_parse(int argc, char **argv, step_options *options)
 {
-    *options = (step_options){.holders = 12, .work = DEFAULT_WORK};
+    *options = (step_options){.holders = 12, .work = DEFAULT_WORK, .lead = BP_STEP_LEAD_AUTO};
     const options_command reading = {
         .name = "step",
         .arguments = "FILE...",

@@ -21,26 +21,38 @@ static void add_steps(bp_json_writer *d, const step_answer *a)
     bp_json_end(d);
 }
 
-static void add_plan(bp_json_writer *d, const bp_step_plan *p)
+static void add_plan(bp_json_writer *d, const step_answer *a)
 {
+    const bp_step_plan_info *p = a->plan;
     bp_json_add_object(d, "plan");
-    bp_json_add_number(d, "total_bytes", p->total_bytes);
+    bp_json_add_number(d, "total_bytes", step_planned_bytes(a));
     bp_json_add_number(d, "persistent_bytes", p->persistent_bytes);
     bp_json_add_number(d, "step_bytes", p->bytes);
+    bp_json_add_number(d, "windows_bytes", p->bytes - p->bytes_without_windows);
     bp_json_add_number(d, "outside_bytes", p->outside_bytes);
     bp_json_add_flag(d, "optimal", p->optimal);
     bp_json_add_list(d, "kinds");
     for (size_t i = 0; i < p->kind_count; i++) {
         size_t outside = 0;
-        for (size_t k = 0; k < p->kinds[i].count; k++)
-            outside += p->kinds[i].items[k].is_outside;
+        for (size_t k = 0; k < p->kinds[i].item_count; k++)
+            outside += p->kinds[i].items[k].offset == BP_STEP_OUTSIDE;
         bp_json_add_object(d, NULL);
-        bp_json_add_number(d, "allocations", p->kinds[i].count);
+        bp_json_add_flag(d, "first", p->kinds[i].is_first);
+        bp_json_add_number(d, "allocations", p->kinds[i].item_count);
         bp_json_add_number(d, "outside", outside);
         bp_json_add_number(d, "bytes", p->kinds[i].bytes);
         bp_json_add_number(d, "lower_bound_bytes", p->kinds[i].lower_bound_bytes);
         bp_json_add_number(d, "proven_bytes", p->kinds[i].proven_bytes);
         bp_json_add_text(d, "method", p->kinds[i].method);
+        bp_json_end(d);
+    }
+    bp_json_end(d);
+    bp_json_add_list(d, "waits");
+    for (size_t i = 0; i < p->waits_count; i++) {
+        bp_json_add_object(d, NULL);
+        bp_json_add_number(d, "waiting", p->streams[p->waits[i].waiting]);
+        bp_json_add_number(d, "before", p->streams[p->waits[i].before]);
+        bp_json_add_number(d, "waits", p->waits[i].waits);
         bp_json_end(d);
     }
     bp_json_end(d);
@@ -181,7 +193,7 @@ static void add_answer(bp_json_writer *d, const step_answer *a)
     bp_json_add_number(d, "other_stream", a->causes.other_stream);
     bp_json_add_number(d, "private_pool", a->causes.private_pool);
     bp_json_end(d);
-    add_plan(d, &a->plan);
+    add_plan(d, a);
     add_holders(d, a->peak);
     add_failure(d, a);
     bp_json_end(d);

@@ -38,7 +38,7 @@ static void print_frames(const step_answer *a, uint32_t stack)
         const bp_trace_frame *frame = &trace->frames[trace->stacks[stack].frames[i]];
         if (!bp_trace_frame_is_python(frame) || a->places.is_foreign[trace->stacks[stack].frames[i]] == has_own)
             continue;
-        cli_print("  at %.200s:%llu", step_file(frame->file), (unsigned long long)frame->line);
+        cli_print("  at %.200s:%llu", bp_trace_file_name(frame->file), (unsigned long long)frame->line);
         if (strcmp(frame->function, "<module>") != 0)
             cli_print(" %.200s", frame->function);
         putchar('\n');

@@ -11,14 +11,13 @@
 
 #include "core/print.h"
 #include "pictures/pictures.h"
-#include "planner/from_info.h"
 #include "step/step.h"
 
 static int fail_without_items(const char *option, const step_answer *a)
 {
     size_t count = 0;
-    for (size_t kind = 0; kind < a->plan.kind_count; kind++)
-        count += a->plan.kinds[kind].count;
+    for (size_t kind = 0; kind < a->plan->kind_count; kind++)
+        count += a->plan->kinds[kind].item_count;
     return cli_fail(EXIT_BAD_INPUT,
                     "%s: none of the %zu allocations of the steps gets an address: each is empty, live "
                     "during whole steps, or longer than its step; record whole training steps, three at least",
@@ -27,87 +26,14 @@ static int fail_without_items(const char *option, const step_answer *a)
 
 /* ---- the plan ------------------------------------------------------------------------------------------------------ */
 
-/* Requests are allocations in the order of the step: unit "step", or "step.1" for a second kind of step; the bucket's name
- * has the stream. They have the role param, which has no meaning here. */
-static bp_plan_request request_of(const bp_step_item *item, const char *unit, const char *stream, size_t order)
-{
-    return (bp_plan_request){.unit = unit,
-                             .bucket = stream,
-                             .ordinal = (uint32_t)order,
-                             .role = BP_ROLE_PARAM,
-                             .dtype = BP_DTYPE_UINT8,
-                             .placement = item->is_outside || item->bytes == 0 ? BP_PLACE_NONE : BP_PLACE_PLANNED,
-                             .offset = item->is_outside || item->bytes == 0 ? 0 : item->offset,
-                             .bytes = bp_step_round(item->bytes),
-                             .used_bytes = item->bytes};
-}
-
-static bp_status make_plan(const step_answer *a, bp_plan_request *requests, char (*streams)[32], bp_plan **plan)
-{
-    static const char *const units[BP_STEP_MAX_KINDS] = {"step",   "step.1", "step.2", "step.3",
-                                                         "step.4", "step.5", "step.6", "step.7"};
-    size_t count = 0;
-    for (size_t i = 0; i < a->trace->stream_count; i++)
-        snprintf(streams[i], sizeof *streams, "stream.%llu", (unsigned long long)a->trace->streams[i]);
-    for (size_t kind = 0; kind < a->plan.kind_count; kind++) {
-        for (size_t order = 0; order < a->plan.kinds[kind].count; order++) {
-            const bp_step_item *item = &a->plan.kinds[kind].items[order];
-            requests[count++] = request_of(item, units[kind], streams[item->stream], order);
-        }
-    }
-    const bp_plan_slab slab = {.bytes = a->plan.bytes, .group = "step"};
-    const bp_plan_option options[] = {
-        {"persistent_bytes", cli_text("%llu", (unsigned long long)a->plan.persistent_bytes)},
-        {"outside_bytes", cli_text("%llu", (unsigned long long)a->plan.outside_bytes)}};
-    const char *slash = strrchr(a->path, '/');
-    bp_plan_info info = {.model = slash != NULL ? slash + 1 : a->path,
-                         .policy = BP_POLICY_SCHEDULED,
-                         .feasible = 1,
-                         .stable = 1,
-                         .optimal = a->plan.optimal,
-                         .alignment = BP_STEP_ALIGNMENT,
-                         .bytes = a->plan.bytes,
-                         .infeasible_because = "",
-                         .request_count = count,
-                         .requests = requests,
-                         .slab_count = a->plan.bytes > 0,
-                         .slabs = &slab,
-                         .option_count = 2,
-                         .options = options};
-    for (size_t kind = 0; kind < a->plan.kind_count; kind++) {
-        uint64_t bound = a->plan.kinds[kind].lower_bound_bytes;
-        info.lower_bound_bytes = bound > info.lower_bound_bytes ? bound : info.lower_bound_bytes;
-    }
-    return bp_plan_from_info(&info, plan);
-}
-
 int step_write_plan(const step_answer *answer, const output *to)
 {
-    size_t count = 0;
-    for (size_t kind = 0; kind < answer->plan.kind_count; kind++)
-        count += answer->plan.kinds[kind].count;
-    if (answer->plan.bytes == 0)
+    if (answer->plan->bytes == 0)
         return fail_without_items("-o", answer);
-    bp_plan_request *requests = calloc(count + 1, sizeof *requests);
-    char(*streams)[32] = calloc(answer->trace->stream_count + 1, sizeof *streams);
-    if (requests == NULL || streams == NULL) {
-        free(requests);
-        free(streams);
-        return cli_fail(EXIT_ENVIRONMENT, "out of memory");
-    }
-    bp_plan *plan = NULL;
-    int code = EXIT_GO_ON;
-    bp_status status = make_plan(answer, requests, streams, &plan);
-    if (status == BP_OK)
-        status = bp_plan_write(plan, to->written);
+    bp_status status = bp_step_plan_write(answer->handle, to->written);
     if (status == BP_ERR_IO)
-        code = output_fail(to, strerror(errno));
-    else if (status != BP_OK)
-        code = cli_fail_status(status);
-    bp_plan_destroy(&plan);
-    free(streams);
-    free(requests);
-    return code;
+        return output_fail(to, strerror(errno));
+    return status == BP_OK ? EXIT_GO_ON : cli_fail_status(status);
 }
 
 /* ---- the picture --------------------------------------------------------------------------------------------------- */
@@ -127,16 +53,16 @@ typedef struct step_picture {
 static bp_status add_items(step_picture *p)
 {
     const uint32_t length = p->step->end - p->step->begin;
-    for (size_t order = 0; order < p->kind->count; order++) {
-        const bp_step_item *item = &p->kind->items[order];
-        const bp_allocation *a = &p->answer->allocations.all[item->allocation];
+    for (size_t order = 0; order < p->kind->item_count; order++) {
+        const bp_step_plan_item *item = &p->kind->items[order];
+        const bp_allocation *a = &p->answer->allocations.all[p->step->first + order];
         uint32_t begin = a->begin - p->step->begin;
         uint32_t end = a->end == BP_TRACE_NONE || a->end > p->step->end ? length : a->end - p->step->begin;
-        bool is_drawn = !item->is_outside && begin < end;
+        bool is_drawn = item->offset != BP_STEP_OUTSIDE && begin < end;
         BP_TRY(bp_packing_add_item(p->packing, is_drawn ? bp_step_round(item->bytes) : 0, NULL));
         if (is_drawn)
             BP_TRY(bp_packing_add_interval(p->packing, order, begin, end));
-        p->offsets[order] = item->offset;
+        p->offsets[order] = is_drawn ? item->offset : 0;
     }
     return BP_OK;
 }
@@ -144,7 +70,7 @@ static bp_status add_items(step_picture *p)
 /* True if two allocations are in one group; names of groups are unique. */
 static bool is_in_group(const step_picture *p, step_grouping by, size_t order, const step_holders *group)
 {
-    return step_holders_index(p->answer, group, 1, by, p->kind->items[order].allocation) == 0;
+    return step_holders_index(p->answer, group, 1, by, p->step->first + order) == 0;
 }
 
 /* The largest groups at the peak of the step, then those of other items, have a colour each; the rest shares the last one. */
@@ -152,20 +78,20 @@ static int find_groups(step_picture *p, step_grouping by)
 {
     step_holders holders = {0};
     CLI_TRY(step_holders_find(p->answer, p->step->peak_event, by, &holders));
-    memset(p->groups, PICTURE_GROUPS, p->kind->count);
+    memset(p->groups, PICTURE_GROUPS, p->kind->item_count);
     for (size_t i = 0; i < holders.count && p->group_count < PICTURE_GROUPS - 1; i++) {
         const step_holders group = {.all = &holders.all[i], .count = 1};
         char name[STEP_NAME_CHARS];
         bool is_used = false;
         uint64_t drawn = 0; /* at the peak */
-        for (size_t order = 0; order < p->kind->count; order++) {
+        for (size_t order = 0; order < p->kind->item_count; order++) {
             if (p->groups[order] != PICTURE_GROUPS || !is_in_group(p, by, order, &group))
                 continue;
             p->groups[order] = (uint8_t)p->group_count;
             is_used = true;
-            const bp_step_item *item = &p->kind->items[order];
-            const bp_allocation *a = &p->answer->allocations.all[item->allocation];
-            if (!item->is_outside && a->begin <= p->step->peak_event &&
+            const bp_step_plan_item *item = &p->kind->items[order];
+            const bp_allocation *a = &p->answer->allocations.all[p->step->first + order];
+            if (item->offset != BP_STEP_OUTSIDE && a->begin <= p->step->peak_event &&
                 (a->end == BP_TRACE_NONE || a->end > p->step->peak_event))
                 drawn += bp_step_round(item->bytes);
         }
@@ -174,14 +100,14 @@ static int find_groups(step_picture *p, step_grouping by)
                      step_holder_name(&holders.all[i], by, name), cli_bytes(drawn));
     }
     free(holders.all);
-    for (size_t order = 0; order < p->kind->count; order++) {
+    for (size_t order = 0; order < p->kind->item_count; order++) {
         if (p->groups[order] != PICTURE_GROUPS)
             continue;
-        step_holder holder = step_holder_of(p->answer, p->kind->items[order].allocation);
+        step_holder holder = step_holder_of(p->answer, p->step->first + order);
         const step_holders group = {.all = &holder, .count = 1};
         const bool is_last = p->group_count == PICTURE_GROUPS - 1;
         char name[STEP_NAME_CHARS];
-        for (size_t other = order; other < p->kind->count; other++) {
+        for (size_t other = order; other < p->kind->item_count; other++) {
             if (p->groups[other] == PICTURE_GROUPS && (is_last || is_in_group(p, by, other, &group)))
                 p->groups[other] = (uint8_t)p->group_count;
         }
@@ -194,7 +120,7 @@ static int find_groups(step_picture *p, step_grouping by)
 static const char *label_of(const void *user, size_t item, char text[PICTURE_LABEL_CHARS])
 {
     const step_picture *p = user;
-    const step_holder holder = step_holder_of(p->answer, p->kind->items[item].allocation);
+    const step_holder holder = step_holder_of(p->answer, p->step->first + item);
     return step_holder_name(&holder, STEP_BY_PLACE, text);
 }
 
@@ -207,11 +133,12 @@ static int draw(step_picture *p, const step_options *options, const output *to)
     if (status != BP_OK)
         return cli_fail_status(status);
     CLI_TRY(find_groups(p, options->by == STEP_BY_PLACE ? STEP_BY_KIND : (step_grouping)options->by));
-    bp_print(title, sizeof title, "%.120s: %zu allocations of a step", step_file(p->answer->path), p->kind->count);
-    const uint64_t outside = p->answer->plan.outside_bytes;
+    bp_print(title, sizeof title, "%.120s: %zu allocations of a step", bp_trace_file_name(p->answer->path),
+             p->kind->item_count);
+    const uint64_t outside = p->answer->plan->outside_bytes;
     bp_print(proof, sizeof proof, "planned %s, peak live %s%s; beside them %s live during whole steps%s",
              cli_bytes(p->kind->bytes), cli_bytes(p->kind->lower_bound_bytes),
-             p->answer->plan.optimal ? ": optimal" : "", cli_bytes(p->answer->plan.persistent_bytes),
+             p->answer->plan->optimal ? ": optimal" : "", cli_bytes(p->answer->plan->persistent_bytes),
              outside > 0 ? cli_text(", and %s not planned", cli_bytes(outside)) : "");
     bp_print(peak, sizeof peak, "peak: %s live", cli_bytes(p->step->peak_bytes));
     const packing_picture input = {.title = title,
@@ -235,16 +162,16 @@ static int draw(step_picture *p, const step_options *options, const output *to)
 int step_draw(const step_answer *answer, const step_options *options, const output *to)
 {
     size_t largest = 0;
-    for (size_t i = 1; i < answer->plan.kind_count; i++)
-        largest = answer->plan.kinds[i].bytes > answer->plan.kinds[largest].bytes ? i : largest;
-    const bp_step_plan_kind *kind = &answer->plan.kinds[largest];
+    for (size_t i = 1; i < answer->plan->kind_count; i++)
+        largest = answer->plan->kinds[i].bytes > answer->plan->kinds[largest].bytes ? i : largest;
+    const bp_step_plan_kind *kind = &answer->plan->kinds[largest];
     if (kind->bytes == 0)
         return fail_without_items("--plot", answer);
     step_picture p = {.answer = answer,
                       .kind = kind,
-                      .step = &answer->steps.steps[answer->steps.kinds[largest].reference],
-                      .offsets = calloc(kind->count, sizeof *p.offsets),
-                      .groups = calloc(kind->count, sizeof *p.groups)};
+                      .step = &answer->references[largest],
+                      .offsets = calloc(kind->item_count, sizeof *p.offsets),
+                      .groups = calloc(kind->item_count, sizeof *p.groups)};
     int code =
         p.offsets == NULL || p.groups == NULL ? cli_fail(EXIT_ENVIRONMENT, "out of memory") : draw(&p, options, to);
     bp_packing_destroy(&p.packing);

@@ -10,15 +10,6 @@
 
 /* ---- names --------------------------------------------------------------------------------------------------------- */
 
-const char *step_file(const char *path)
-{
-    for (const char *at = path; *at != '\0'; at++) {
-        if (*at == '/' || *at == '\\') /* of Windows */
-            path = at + 1;
-    }
-    return path;
-}
-
 /* Digits of a part of the module's name that is a number: the 3 of "layers.3.mlp". 0: no such part begins here. */
 static size_t number_chars(const bp_stack_place *place, size_t at)
 {
@@ -64,14 +55,6 @@ const char *step_module(const step_holder *holder, char text[STEP_NAME_CHARS])
     return text;
 }
 
-/* A name of C++ ends before its arguments. "<module>" is Python's name for code outside functions. */
-static void append_function(const char *function, char text[STEP_NAME_CHARS])
-{
-    size_t length = bp_trace_function_chars(function);
-    if (length > 0 && strcmp(function, "<module>") != 0)
-        cli_append(text, STEP_NAME_CHARS, " %.*s", (int)(length < 200 ? length : 200), function);
-}
-
 static const char *place_name(const step_holder *holder, bool has_line, char text[STEP_NAME_CHARS])
 {
     text[0] = '\0';
@@ -80,13 +63,7 @@ static const char *place_name(const step_holder *holder, bool has_line, char tex
     const bp_trace_frame *frame = holder->place != NULL ? holder->place->frame : NULL;
     if (frame == NULL) /* autograd's thread has no frames of Python */
         return holder->phase == BP_TRACE_PHASE_BACKWARD ? "backward, without frames" : "without frames";
-    bool has_file = bp_trace_frame_is_python(frame) || *frame->function == '\0'; /* a name of C++ is long enough */
-    if (has_file && has_line && frame->line > 0)
-        bp_print(text, STEP_NAME_CHARS, "%.150s:%llu", step_file(frame->file), (unsigned long long)frame->line);
-    else if (has_file)
-        bp_print(text, STEP_NAME_CHARS, "%.150s", step_file(frame->file));
-    append_function(frame->function, text);
-    return text[0] == ' ' ? text + 1 : text;
+    return bp_trace_frame_name(frame, has_line, text, STEP_NAME_CHARS);
 }
 
 const char *step_holder_name(const step_holder *holder, step_grouping by, char text[STEP_NAME_CHARS])

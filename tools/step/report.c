@@ -47,8 +47,8 @@ static void print_heading(const step_answer *a)
     const bp_steps *s = &a->steps;
     const bp_trace *t = a->trace;
     uint64_t span = t->events[t->event_count - 1].time_us - t->events[0].time_us;
-    cli_print("%s, cuda:%u: %zu event%s in %.3f s, %zu allocation%s on %zu stream%s\n", step_file(a->path), t->device,
-              t->event_count, cli_plural(t->event_count), (double)span / 1e6, a->allocations.count,
+    cli_print("%s, cuda:%u: %zu event%s in %.3f s, %zu allocation%s on %zu stream%s\n", bp_trace_file_name(a->path),
+              t->device, t->event_count, cli_plural(t->event_count), (double)span / 1e6, a->allocations.count,
               cli_plural(a->allocations.count), t->stream_count, cli_plural(t->stream_count));
     size_t min = SIZE_MAX, max = 0;
     for (size_t i = 0; i < s->count; i++) {
@@ -82,7 +82,7 @@ static void add_amount(sheet *s, const char *what, uint64_t bytes, uint64_t of, 
 }
 
 /* The quality of the slab. */
-static const char *proof_of(const bp_step_plan *p)
+static const char *proof_of(const bp_step_plan_info *p)
 {
     uint64_t proven = 0;
     for (size_t i = 0; i < p->kind_count; i++)
@@ -94,9 +94,24 @@ static const char *proof_of(const bp_step_plan *p)
     return cli_text("at most %.2f %% above the least", 100 * (double)(p->bytes - proven) / (double)proven);
 }
 
+static void print_streams(const step_answer *a)
+{
+    const bp_step_plan_info *p = a->plan;
+    if (a->steps.count > 0 && step_planned_bytes(a) < step_steps_peak(a))
+        puts("The plan takes less than was live: it uses memory again when its tensor is gone, and waits for the "
+             "streams "
+             "that record_stream named.");
+    for (size_t i = 0; i < p->waits_count; i++)
+        cli_print("%s%llu of stream %llu for %llu", i == 0 ? "Waits of a step, where memory changes streams: " : ", ",
+                  (unsigned long long)p->waits[i].waits, (unsigned long long)p->streams[p->waits[i].waiting],
+                  (unsigned long long)p->streams[p->waits[i].before]);
+    if (p->waits_count > 0)
+        putchar('\n');
+}
+
 static int print_amounts(const step_answer *a, const step_options *options)
 {
-    const bp_step_plan *p = &a->plan;
+    const bp_step_plan_info *p = a->plan;
     const uint64_t peak = a->peak_bytes, planned = misses_peak(a) ? step_steps_peak(a) : peak;
     sheet s = sheet_new(cli_wants_color((cli_color)options->color));
     sheet_add_columns(&s, "MEMORY|>BYTES|>X PEAK|");
@@ -107,11 +122,14 @@ static int print_amounts(const step_answer *a, const step_options *options)
     if (a->expandable_bytes > 0)
         add_amount(&s, "expandable", a->expandable_bytes, peak, "expandable segments, modelled");
     if (a->steps.count > 0) {
-        add_amount(&s, "planned", p->total_bytes, planned,
+        add_amount(&s, "planned", step_planned_bytes(a), planned,
                    misses_peak(a) ? "one address for each allocation of the steps, times their peak"
                                   : "one address for each allocation of the step");
         add_amount(&s, "  persistent", p->persistent_bytes, planned, "live during whole steps");
         add_amount(&s, "  step", p->bytes, planned, proof_of(p));
+        if (p->bytes > p->bytes_without_windows)
+            add_amount(&s, "    windows", p->bytes - p->bytes_without_windows, planned,
+                       "of it, so that other streams need not wait");
         add_amount(&s, "  outside", p->outside_bytes, planned,
                    a->steps.source == BP_STEPS_WHOLE ? "live before the recording, and freed in it"
                                                      : "differs between steps, not planned");
@@ -121,6 +139,7 @@ static int print_amounts(const step_answer *a, const step_options *options)
     add_amount(&s, "peak live", peak, peak,
                misses_peak(a) ? "of the recording" : "lower bound: no allocator takes less");
     CLI_TRY(sheet_finish(&s));
+    print_streams(a);
     if (a->empty_caches > 0)
         printf("The models follow %llu calls of torch.cuda.empty_cache.\n", (unsigned long long)a->empty_caches);
     if (a->default_min != a->default_max)
@@ -248,21 +267,22 @@ int step_report_all(const step_answer *answers, size_t count, const step_options
     sheet_add_columns(&s, ">DEFAULT|>EXPANDABLE|>PLANNED|>PEAK LIVE|>X PEAK|PROVEN");
     for (size_t i = 0; i < count; i++) {
         const step_answer *a = &answers[i];
-        sheet_add_row(&s, step_file(a->path), cli_text("cuda:%u", a->trace->device), cli_text("%zu", a->steps.count),
-                      share(a->steps.matched, a->steps.allocations), NULL);
+        sheet_add_row(&s, bp_trace_file_name(a->path), cli_text("cuda:%u", a->trace->device),
+                      cli_text("%zu", a->steps.count), share(a->steps.matched, a->steps.allocations), NULL);
         if (has_segments)
             sheet_add_cell(&s, a->has_segments ? cli_bytes(a->recorded_bytes) : "");
         sheet_add_cell(&s, cli_bytes(a->default_bytes));
         sheet_add_cell(&s, cli_bytes(a->expandable_bytes));
-        sheet_add_cell(&s, cli_bytes(a->plan.total_bytes));
+        sheet_add_cell(&s, cli_bytes(step_planned_bytes(a)));
         sheet_add_cell(&s, cli_bytes(a->peak_bytes));
-        sheet_add_cell(&s, times(a->plan.total_bytes, misses_peak(a) ? step_steps_peak(a) : a->peak_bytes));
-        sheet_add_cell(&s, a->plan.optimal && a->plan.bytes > 0 ? "optimal" : "");
+        sheet_add_cell(&s, times(step_planned_bytes(a), misses_peak(a) ? step_steps_peak(a) : a->peak_bytes));
+        sheet_add_cell(&s, a->plan->optimal && a->plan->bytes > 0 ? "optimal" : "");
     }
     CLI_TRY(sheet_finish(&s));
     for (size_t i = 0; i < count; i++) {
         char prefix[256];
-        bp_print(prefix, sizeof prefix, "%.200s, cuda:%u: ", step_file(answers[i].path), answers[i].trace->device);
+        bp_print(prefix, sizeof prefix, "%.200s, cuda:%u: ", bp_trace_file_name(answers[i].path),
+                 answers[i].trace->device);
         print_warnings(&answers[i], prefix);
         if (answers[i].failures == 0)
             continue;

@@ -23,6 +23,7 @@ typedef struct step_options {
     int color;
     int by; /* step_grouping */
     uint64_t work;
+    uint32_t lead; /* bp_step_plan_config */
     uint32_t holders;
     char **files;
     size_t file_count;
@@ -70,7 +71,10 @@ typedef struct step_answer {
     bp_stack_places places;
     bp_attribution attribution;
     bp_steps steps;
-    bp_step_plan plan;
+    bp_step_plan *handle;
+    const bp_step_plan_info *plan; /* of `handle`; nothing is planned without one */
+    /* by kind of the plan: its items are the allocations from references[kind].first on */
+    bp_trace_step references[BP_STEP_PLAN_KINDS];
     uint64_t peak_bytes; /* of the recording, live and rounded to 512 bytes */
     uint32_t peak_event; /* BP_TRACE_NONE: before the first event */
     step_holders peak[STEP_GROUPINGS];
@@ -113,11 +117,11 @@ step_holder step_holder_of(const step_answer *answer, size_t allocation);
 const char *step_holder_name(const step_holder *holder, step_grouping by, char text[STEP_NAME_CHARS]);
 /* The module with `*` in place of numbers that differ; "" where the recording has none. */
 const char *step_module(const step_holder *holder, char text[STEP_NAME_CHARS]);
-/* "train.py", without folders. */
-const char *step_file(const char *path);
 
 /* The peak live bytes of the steps that the plan is for: from bp_steps_steady on. */
 uint64_t step_steps_peak(const step_answer *answer);
+/* Persistent memory, the slab, and memory that is not planned. */
+uint64_t step_planned_bytes(const step_answer *answer);
 
 /* Print to standard output. Return EXIT_GO_ON, or the exit code after a message. */
 int step_report_one(const step_answer *answer, const step_options *options);
@@ -126,7 +130,7 @@ int step_report_failure(const step_answer *answer, const step_options *options);
 int step_report_holders(const step_holders *holders, const step_options *options);
 int step_report_json(const step_answer *answers, size_t count);
 
-/* The plan as bucketpool.plan/1 and as a picture. */
+/* The plan as bucketpool.step_plan/1 and as a picture. */
 int step_write_plan(const step_answer *answer, const output *to);
 int step_draw(const step_answer *answer, const step_options *options, const output *to);
 

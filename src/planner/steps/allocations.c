@@ -54,12 +54,15 @@ static bp_status finder_alloc(finder *f, uint32_t i)
     uint32_t at = in_use_at(f, event->address);
     if (at != BP_TRACE_NONE) {
         f->found->all[at].end = i;
+        if (f->found->all[at].requested == BP_TRACE_NONE)
+            f->found->all[at].requested = i;
         f->found->replaced++;
     }
     const bp_allocation made = {.address = event->address,
                                 .bytes = event->bytes,
                                 .begin = i,
                                 .end = BP_TRACE_NONE,
+                                .requested = BP_TRACE_NONE,
                                 .stack = event->stack,
                                 .stream = event->stream};
     BP_TRY(finder_add(f, &made, &at));
@@ -76,12 +79,22 @@ static bp_status finder_free(finder *f, uint32_t i)
                                      .bytes = event->bytes,
                                      .begin = BP_TRACE_NONE,
                                      .end = i,
+                                     .requested = BP_TRACE_NONE,
                                      .stack = BP_TRACE_NONE, /* the event has the stack of the free */
                                      .stream = event->stream};
         BP_TRY(finder_add(f, &early, &at));
     }
     f->found->all[at].end = i;
+    if (f->found->all[at].requested == BP_TRACE_NONE)
+        f->found->all[at].requested = i;
     return BP_OK;
+}
+
+static void finder_request_free(const finder *f, uint32_t i)
+{
+    uint32_t at = in_use_at(f, f->trace->events[i].address);
+    if (at != BP_TRACE_NONE && f->found->all[at].requested == BP_TRACE_NONE)
+        f->found->all[at].requested = i;
 }
 
 /* Blocks that are live at the end and have no event. */
@@ -98,6 +111,7 @@ static bp_status finder_add_silent(finder *f)
                                           .bytes = block->requested_bytes > 0 ? block->requested_bytes : block->bytes,
                                           .begin = BP_TRACE_NONE,
                                           .end = BP_TRACE_NONE,
+                                          .requested = BP_TRACE_NONE,
                                           .stack = block->stack,
                                           .stream = segment->stream};
             BP_TRY(finder_add(f, &silent, &at));
@@ -136,6 +150,7 @@ static bp_status finder_run(finder *f)
     for (size_t i = 0; i < f->trace->event_count; i++) {
         switch (f->trace->events[i].action) {
         case BP_TRACE_ALLOC: BP_TRY(finder_alloc(f, (uint32_t)i)); break;
+        case BP_TRACE_FREE_REQUESTED: finder_request_free(f, (uint32_t)i); break;
         case BP_TRACE_FREE_COMPLETED: BP_TRY(finder_free(f, (uint32_t)i)); break;
         case BP_TRACE_UNKNOWN: f->found->unknown++; break;
         default: break;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads call stacks: names of files and functions of PyTorch, of its C++ code and of optimizers tell places and phases. */
 #include "planner/steps/stack_places.h"
+#include "core/print.h"
 
 #include <bucketpool/core/fail.h>
 
@@ -442,4 +443,30 @@ void bp_stack_places_finish(bp_stack_places *places)
     free(places->all);
     free(places->is_foreign);
     *places = (bp_stack_places){0};
+}
+
+const char *bp_trace_file_name(const char *path)
+{
+    for (const char *at = path; *at != '\0'; at++) {
+        if (*at == '/' || *at == '\\') /* of Windows */
+            path = at + 1;
+    }
+    return path;
+}
+
+const char *bp_trace_frame_name(const bp_trace_frame *frame, bool has_line, char *text, size_t chars)
+{
+    /* A name of C++ is long enough, and ends before its arguments. "<module>" is Python's name for code outside functions. */
+    const bool has_file = bp_trace_frame_is_python(frame) || *frame->function == '\0';
+    const size_t length = bp_trace_function_chars(frame->function);
+    text[0] = '\0';
+    if (has_file && has_line && frame->line > 0)
+        bp_print(text, chars, "%.150s:%llu", bp_trace_file_name(frame->file), (unsigned long long)frame->line);
+    else if (has_file)
+        bp_print(text, chars, "%.150s", bp_trace_file_name(frame->file));
+    const size_t used = strlen(text);
+    if (length > 0 && strcmp(frame->function, "<module>") != 0)
+        bp_print(text + used, chars - used, "%s%.*s", used > 0 ? " " : "", (int)(length < 200 ? length : 200),
+                 frame->function);
+    return text;
 }

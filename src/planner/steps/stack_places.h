@@ -48,6 +48,12 @@ BP_API bool bp_trace_frame_is_python(const bp_trace_frame *frame);
 /* Characters of a function's name before the arguments of C++. */
 BP_API size_t bp_trace_function_chars(const char *function);
 
+/* "train.py", without folders. */
+BP_API const char *bp_trace_file_name(const char *path);
+
+/* "train.py:12 forward"; without the line unless `has_line`. */
+BP_API const char *bp_trace_frame_name(const bp_trace_frame *frame, bool has_line, char *text, size_t chars);
+
 /* "forward", "unknown". */
 BP_API const char *bp_trace_phase_name(bp_trace_phase phase);
 

@@ -40,8 +40,11 @@ size_t bp_steps_align(const bp_step_finder *f, const bp_trace_step *step, const 
  * count - 1. Returns how many. */
 size_t bp_steps_between(const bp_step_finder *f, const size_t *cuts, size_t count, bp_trace_step *steps);
 
-/* Cuts at the annotations of the trace. `cuts`: room for one more than there are annotations, and for two. Sets *count to 0
- * if the trace has no marks of steps. Errors: BP_ERR_NO_HOST_MEMORY. */
+/* The ends of optimizers: base->steps gets them. Errors: BP_ERR_NO_HOST_MEMORY. */
+bp_status bp_steps_find_optimizer_ends(const bp_step_finder *base);
+
+/* Cuts at the annotations of the trace, or at its marks. `cuts`: room for one more than there are annotations and marks,
+ * and for two. Sets *count to 0 if the trace has no marks of steps. Errors: BP_ERR_NO_HOST_MEMORY. */
 bp_status bp_steps_cut_at_marks(const bp_step_finder *f, size_t *cuts, size_t *count);
 
 /* Finds steps that repeat without marks: base->steps gets them, or stays empty. Errors: BP_ERR_NO_HOST_MEMORY. */

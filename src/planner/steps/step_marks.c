@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Cuts a trace into steps at the annotations that programs and PyTorch write: torch.profiler's "ProfilerStep#3", a
- * program's own "step 3", the ranges of optimizers ("Optimizer.step#AdamW.step"). */
+ * program's own "step 3", the ranges of optimizers ("Optimizer.step#AdamW.step"); or at the ends of optimizers alone. */
 #include <bucketpool/core/fail.h>
 
 #include <ctype.h>
@@ -192,6 +192,98 @@ static size_t cut_behind_optimizers(const bp_step_finder *f, size_t *cuts)
     return count > 1 ? count : 0;
 }
 
+/* ---- marks --------------------------------------------------------------------------------------------------------- */
+
+enum { MAX_ROUND = 4 };
+
+/* The part of the trace between two marks, as a step; no allocations: false. */
+static bool between_marks(const bp_step_finder *f, const size_t *marks, size_t i, bp_trace_step *part)
+{
+    *part = (bp_trace_step){.first = f->allocations->live_at_start + marks[i], .count = marks[i + 1] - marks[i]};
+    return part->count > 0;
+}
+
+/* Marks of a round, such as the steps of a generator and of a discriminator, or of two optimizers: the smallest number
+ * after which the allocations are alike again, twice at least. 0: none. */
+static size_t find_round(const bp_step_finder *f, const size_t *marks, size_t count, uint32_t *orders)
+{
+    for (size_t round = 1; round <= MAX_ROUND && 2 * round < count; round++) {
+        bool repeats = true;
+        for (size_t i = 0; repeats && i + round + 1 < count; i++) {
+            bp_trace_step a, b;
+            repeats = between_marks(f, marks, i, &a) && between_marks(f, marks, i + round, &b) &&
+                      bp_steps_are_alike(f, &a, &b, orders);
+        }
+        if (repeats)
+            return round;
+    }
+    return 0;
+}
+
+/* The mark, of the first `round`, behind which live bytes rise most: a step begins there. */
+static size_t find_beginning(const bp_step_finder *f, const size_t *marks, size_t round)
+{
+    size_t best = 0;
+    for (size_t i = 1; i < round; i++)
+        best = rise(f, marks[i], marks[i + 1]) > rise(f, marks[best], marks[best + 1]) ? i : best;
+    return best;
+}
+
+/* A step ends at each mark, or at that of each round. Otherwise, with several optimizers or lengths, it ends where live
+ * bytes then rise by a sixteenth of their range before the next mark. */
+static bp_status cut_at_optimizer_ends(const bp_step_finder *f, size_t *cuts, size_t *count)
+{
+    const size_t early = f->allocations->live_at_start, mark_count = f->steps->optimizer_end_count;
+    size_t *marks = malloc((mark_count + 1) * sizeof *marks);
+    uint32_t *orders = malloc((f->count + 1) * sizeof *orders);
+    if (marks == NULL || orders == NULL) {
+        free(marks);
+        free(orders);
+        return bp_fail_memory(f->count * sizeof *orders);
+    }
+    for (size_t i = 0; i < mark_count; i++)
+        marks[i] = f->steps->optimizer_ends[i] - early;
+    const size_t round = find_round(f, marks, mark_count, orders);
+    if (round > 0) {
+        for (size_t i = find_beginning(f, marks, round); i < mark_count; i += round)
+            cuts[(*count)++] = marks[i];
+    } else if (mark_count > 0) {
+        uint64_t min = UINT64_MAX, max = 0;
+        for (size_t i = marks[0]; i <= f->count; i++) {
+            min = f->live[i] < min ? f->live[i] : min;
+            max = f->live[i] > max ? f->live[i] : max;
+        }
+        for (size_t i = 0; i < mark_count; i++) {
+            if (i + 1 == mark_count || rise(f, marks[i], marks[i + 1]) >= (max - min) / 16)
+                cuts[(*count)++] = marks[i];
+        }
+    }
+    free(marks);
+    free(orders);
+    *count = *count > 1 ? *count : 0;
+    return BP_OK;
+}
+
+bp_status bp_steps_find_optimizer_ends(const bp_step_finder *base)
+{
+    const bp_trace *trace = base->trace;
+    bp_steps *s = base->steps;
+    const size_t early = base->allocations->live_at_start;
+    s->optimizer_ends = malloc((trace->annotation_count + trace->mark_count + 1) * sizeof *s->optimizer_ends);
+    if (s->optimizer_ends == NULL)
+        return bp_fail_memory((trace->annotation_count + trace->mark_count) * sizeof *s->optimizer_ends);
+    for (size_t i = 0; i < trace->annotation_count + trace->mark_count; i++) {
+        const bp_trace_annotation *a = i < trace->annotation_count ? &trace->annotations[i] : NULL;
+        if (a != NULL && (!a->is_end || a->is_early || strncmp(a->name, "Optimizer.step#", 15) != 0))
+            continue;
+        const uint32_t event = a != NULL ? a->event : trace->marks[i - trace->annotation_count];
+        const uint32_t at = (uint32_t)(early + allocation_at(base, event));
+        if (s->optimizer_end_count == 0 || s->optimizer_ends[s->optimizer_end_count - 1] < at)
+            s->optimizer_ends[s->optimizer_end_count++] = at;
+    }
+    return BP_OK;
+}
+
 /* ---- all ----------------------------------------------------------------------------------------------------------- */
 
 /* The first step of optimizers contains the model's construction, unless the recording began later. Then it is
@@ -216,7 +308,10 @@ bp_status bp_steps_cut_at_marks(const bp_step_finder *f, size_t *cuts, size_t *c
 {
     *count = cut_at_beginnings(f, cuts);
     if (*count == 0) {
-        *count = cut_behind_optimizers(f, cuts);
+        if (f->trace->mark_count > 0)
+            BP_TRY(cut_at_optimizer_ends(f, cuts, count));
+        else
+            *count = cut_behind_optimizers(f, cuts);
         if (*count > 0)
             BP_TRY(add_first(f, cuts, count));
     }

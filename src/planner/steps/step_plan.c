@@ -1,311 +1,376 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans the memory of a step: one address for each allocation, valid in all recorded steps.
- *
- * Each kind of step is an instance of the packer. Time is the order of events in the reference step, and in each other
- * step of the kind whose events come in another order; an allocation that is freed in the next step is live from its
- * begin to the end of the step, and from the beginning of the step to its end. */
+/* Plans the memory of training steps: one address for each allocation, valid in all recorded steps. */
 #include <stdlib.h>
 #include <string.h>
 
-#include <bucketpool/core/arith.h>
 #include <bucketpool/core/fail.h>
+#include <bucketpool/core/structs.h>
 #include <bucketpool/pack.h>
 
-#include "planner/steps/steps.h"
-
-typedef struct planner {
-    const bp_trace *trace;
-    const bp_allocations *allocations;
-    const bp_steps *steps;
-    uint32_t *ends;
-    uint64_t work;
-    bp_step_plan *plan;
-} planner;
-
-/* The step that an allocation belongs to; NULL: none. */
-static const bp_trace_step *recorded_step(const planner *p, size_t allocation)
-{
-    size_t low = 0, high = p->steps->count;
-    while (high - low > 1) {
-        size_t middle = low + (high - low) / 2;
-        *(p->steps->steps[middle].first <= allocation ? &low : &high) = middle;
-    }
-    const bp_trace_step *step = &p->steps->steps[low];
-    return p->steps->count > 0 && allocation >= step->first && allocation < step->first + step->count ? step : NULL;
-}
-
-/* Live during the whole last step: it belongs to no step, or is kept by one. */
-static bool is_persistent(const planner *p, const bp_allocation *a)
-{
-    const bp_trace_step *last = &p->steps->steps[p->steps->count - 1];
-    return (a->begin == BP_TRACE_NONE || a->begin < last->begin) && (a->end == BP_TRACE_NONE || a->end >= last->end);
-}
-
-/* ---- live ranges --------------------------------------------------------------------------------------------------- */
-
-/* Half-open intervals of an allocation in the time of its step, of `step->end - step->begin` events: one, or two if it is
- * freed in the next step. 0: its live range is longer than a step, or goes into a step of another kind. The end of what
- * is live at the end of the trace is known from other steps of the kind. */
-static size_t intervals_of(const planner *p, const bp_trace_step *step, const bp_allocation *a, uint64_t begin[2],
-                           uint64_t end[2])
-{
-    const bp_trace_step *next = step + 1 < p->steps->steps + p->steps->count ? step + 1 : NULL;
-    uint64_t length = step->end - step->begin;
-    uint32_t last = a->end == BP_TRACE_NONE ? (uint32_t)p->trace->event_count : a->end;
-    begin[0] = a->begin - step->begin;
-    end[0] = last <= step->end ? last - step->begin : length;
-    if (last <= step->end)
-        return 1;
-    if (next == NULL)
-        return p->steps->kinds[step->kind].steps > 1 || p->steps->count == 1 ? 1 : 0;
-    if (last > next->end || next->kind != step->kind)
-        return 0;
-    begin[1] = 0;
-    end[1] = last - step->end; /* in the time of the next step, which is alike */
-    return end[1] <= begin[0] ? 2 : 0;
-}
-
-/* True if the matched events of two steps of a kind come in the same order. */
-static bool is_same_order(const planner *p, const bp_trace_step *a, const bp_trace_step *b)
-{
-    uint32_t i = a->begin, k = b->begin;
-    size_t next_a = a->first, next_b = b->first;
-    const bp_allocation *all = p->allocations->all;
-    if (a->count != b->count || a->matched != a->count || b->matched != b->count ||
-        a->end - a->begin != b->end - b->begin)
-        return false;
-    for (; i < a->end; i++, k++) {
-        bool begins_a = next_a < a->first + a->count && all[next_a].begin == i;
-        bool begins_b = next_b < b->first + b->count && all[next_b].begin == k;
-        size_t end_a = p->ends[i], end_b = p->ends[k]; /* before the step's first allocation: the difference wraps */
-        if (begins_a != begins_b || (end_a == BP_TRACE_NONE) != (end_b == BP_TRACE_NONE))
-            return false;
-        if (end_a != BP_TRACE_NONE && end_a - a->first != end_b - b->first)
-            return false;
-        next_a += begins_a;
-        next_b += begins_b;
-    }
-    return true;
-}
-
-/* ---- one kind ------------------------------------------------------------------------------------------------------ */
-
-enum { MAX_AXES = 16 };
-
-/* Items whose live range in some step of the kind is longer than a step, or not known, are outside. */
-static void find_outside(const planner *p, uint32_t number, bp_step_plan_kind *kind)
-{
-    for (size_t s = 0; s < p->steps->count; s++) {
-        const bp_trace_step *step = &p->steps->steps[s];
-        for (size_t i = 0; i < step->count && step->kind == number; i++) {
-            uint32_t order = p->steps->orders[step->first + i];
-            const bp_allocation *a = &p->allocations->all[step->first + i];
-            uint64_t begin[2], end[2];
-            if (order != BP_TRACE_NONE && (is_persistent(p, a) || intervals_of(p, step, a, begin, end) == 0))
-                kind->items[order].is_outside = true;
-        }
-    }
-}
-
-/* Adds the live ranges of a step's matched allocations, at `time`. */
-static bp_status add_axis(const planner *p, const bp_trace_step *step, const bp_step_plan_kind *kind,
-                          bp_packing *packing, uint64_t time)
-{
-    for (size_t i = 0; i < step->count; i++) {
-        uint32_t order = p->steps->orders[step->first + i];
-        uint64_t begin[2], end[2];
-        if (order == BP_TRACE_NONE || kind->items[order].is_outside)
-            continue;
-        size_t count = intervals_of(p, step, &p->allocations->all[step->first + i], begin, end);
-        for (size_t k = 0; k < count; k++) {
-            if (begin[k] < end[k])
-                BP_TRY(bp_packing_add_interval(packing, order, time + begin[k], time + end[k]));
-        }
-    }
-    return BP_OK;
-}
-
-/* Items get their offsets; those outside have size 0. */
-static bp_status pack_kind(const planner *p, uint32_t number, bp_step_plan_kind *kind, bp_packing *packing,
-                           uint64_t *offsets)
-{
-    const bp_trace_step *reference = &p->steps->steps[p->steps->kinds[number].reference];
-    uint64_t time = 0;
-    for (size_t i = 0; i < kind->count; i++) {
-        uint64_t size = kind->items[i].is_outside ? 0 : bp_step_round(kind->items[i].bytes) / BP_STEP_ALIGNMENT;
-        BP_TRY(bp_packing_add_item(packing, size, NULL));
-    }
-    for (size_t i = p->steps->count, axes = 0; i-- > 0 && axes < MAX_AXES;) {
-        const bp_trace_step *step = &p->steps->steps[i];
-        if (step->kind != number || (step != reference && is_same_order(p, step, reference)))
-            continue;
-        BP_TRY(add_axis(p, step, kind, packing, time));
-        time += step->end - step->begin + 1u;
-        axes++;
-    }
-    bp_pack_config config;
-    bp_pack_result result = {.size = sizeof result};
-    BP_TRY(bp_pack_config_init(&config, sizeof config));
-    config.work = p->work;
-    BP_TRY(bp_pack(packing, &config, offsets, &result));
-    BP_TRY(bp_packing_check(packing, offsets, result.bytes));
-    kind->bytes = result.bytes * BP_STEP_ALIGNMENT;
-    kind->lower_bound_bytes = result.bound * BP_STEP_ALIGNMENT;
-    kind->proven_bytes = result.proven * BP_STEP_ALIGNMENT;
-    kind->method = result.method;
-    for (size_t i = 0; i < kind->count; i++)
-        kind->items[i].offset = offsets[i] * BP_STEP_ALIGNMENT;
-    return BP_OK;
-}
-
-static bp_status plan_kind(const planner *p, uint32_t number, bp_step_plan_kind *kind)
-{
-    const bp_trace_step *reference = &p->steps->steps[p->steps->kinds[number].reference];
-    kind->count = reference->count;
-    kind->items = calloc(kind->count + 1, sizeof *kind->items);
-    uint64_t *offsets = malloc((kind->count + 1) * sizeof *offsets);
-    bp_packing *packing = NULL;
-    bp_status status = kind->items == NULL || offsets == NULL ? bp_fail_memory(kind->count * sizeof *kind->items)
-                                                              : bp_packing_create(&packing);
-    for (size_t i = 0; i < kind->count && status == BP_OK; i++) {
-        const bp_allocation *a = &p->allocations->all[reference->first + i];
-        kind->items[i] =
-            (bp_step_item){.allocation = (uint32_t)(reference->first + i), .bytes = a->bytes, .stream = a->stream};
-    }
-    if (status == BP_OK) {
-        find_outside(p, number, kind);
-        status = pack_kind(p, number, kind, packing, offsets);
-    }
-    bp_packing_destroy(&packing);
-    free(offsets);
-    return status;
-}
+#include "core/memory.h"
+#include "planner/steps/planner.h"
 
 /* ---- verification -------------------------------------------------------------------------------------------------- */
 
 enum { MAX_FAULTS = 32 };
 
-static bp_step_item *item_of(const planner *p, size_t allocation)
+/* The item of an allocation, or NULL. `by_first`: also of the first step of the process, else only of other steps. */
+static bp_step_plan_item *item_of(const bp_step_planner *p, bool by_first, size_t allocation)
 {
-    const bp_trace_step *step = recorded_step(p, allocation);
-    uint32_t order = p->steps->orders[allocation];
-    return step == NULL || order == BP_TRACE_NONE ? NULL : &p->plan->kinds[step->kind].items[order];
+    const bp_steps *s = p->steps;
+    size_t low = 0, high = s->count;
+    if (by_first && allocation - p->first.first < p->first.count)
+        return &p->items[p->kind_count - 1][allocation - p->first.first];
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        *(s->steps[middle].first <= allocation ? &low : &high) = middle;
+    }
+    const bp_trace_step *step = &s->steps[low];
+    if (allocation < step->first || allocation >= step->first + step->count)
+        return NULL;
+    const uint32_t kind = p->kind_of[step->kind], order = s->orders[allocation];
+    return kind == BP_TRACE_NONE || order == BP_TRACE_NONE ? NULL : &p->items[kind][order];
 }
 
-/* Checks the offsets against all steps, in the time of the trace. An item at fault is outside; after MAX_FAULTS of them
- * all items are. */
-static bp_status verify(const planner *p)
+/* True if the plan has an offset for this allocation of a step. */
+static bool has_offset(const bp_step_planner *p, bool by_first, size_t allocation)
 {
-    const bp_allocation *all = p->allocations->all;
-    const bp_trace_step *last = &p->steps->steps[p->steps->count - 1];
-    size_t first = p->steps->steps[0].first, count = last->first + last->count - first;
+    const bp_step_plan_item *item = item_of(p, by_first, allocation);
+    return item != NULL && item->offset != BP_STEP_OUTSIDE;
+}
+
+static void drop_all(const bp_step_planner *p)
+{
+    for (size_t k = 0; k < p->kind_count; k++) {
+        for (size_t i = 0; i < p->kinds[k].item_count; i++)
+            p->items[k][i].offset = BP_STEP_OUTSIDE;
+    }
+}
+
+/* Finds two allocations that are live together at one address, in the time of the trace. `offsets`: room for all. */
+static bp_status find_fault(const bp_step_planner *p, bool by_first, uint64_t bytes, uint64_t *offsets,
+                            bp_packing_fault *fault)
+{
+    const bp_allocations *a = p->allocations;
     bp_packing *packing = NULL;
-    uint64_t *offsets = calloc(count + 1, sizeof *offsets);
+    bp_status status = bp_packing_create(&packing);
+    for (size_t i = 0; i < a->count && status == BP_OK; i++) {
+        const bool is_in = has_offset(p, by_first, i);
+        const uint64_t begin = a->all[i].begin, stop = bp_step_stop(p, &a->all[i]);
+        offsets[i] = is_in ? item_of(p, by_first, i)->offset : 0;
+        status = bp_packing_add_item(packing, is_in ? bp_step_round(a->all[i].bytes) : 0, NULL);
+        if (status == BP_OK && is_in && begin < stop)
+            status = bp_packing_add_interval(packing, i, begin, stop);
+    }
+    if (status == BP_OK)
+        status = bp_packing_find_fault(packing, offsets, bytes, fault);
+    bp_packing_destroy(&packing);
+    return status;
+}
+
+/* Checks the offsets against all steps. An item at fault is outside; after MAX_FAULTS of them all items are. */
+static bp_status verify(const bp_step_planner *p, bool by_first, uint64_t bytes)
+{
+    uint64_t *offsets = calloc(p->allocations->count + 1, sizeof *offsets);
     bp_packing_fault fault = {.size = sizeof fault, .found = 1};
     if (offsets == NULL)
-        return bp_fail_memory(count * sizeof *offsets);
+        return bp_fail_memory(p->allocations->count * sizeof *offsets);
     bp_status status = BP_OK;
     for (size_t faults = 0; status == BP_OK && fault.found; faults++) {
-        for (size_t k = 0; k < p->plan->kind_count && faults == MAX_FAULTS; k++) {
-            for (size_t i = 0; i < p->plan->kinds[k].count; i++)
-                p->plan->kinds[k].items[i].is_outside = true;
-        }
-        status = bp_packing_create(&packing);
-        for (size_t i = 0; i < count && status == BP_OK; i++) {
-            const bp_step_item *item = item_of(p, first + i);
-            const bp_allocation *a = &all[first + i];
-            bool is_in = item != NULL && !item->is_outside;
-            offsets[i] = is_in ? item->offset : 0;
-            status = bp_packing_add_item(packing, is_in ? bp_step_round(a->bytes) : 0, NULL);
-            if (status == BP_OK && is_in)
-                status = bp_packing_add_interval(packing, i, a->begin,
-                                                 a->end == BP_TRACE_NONE ? p->trace->event_count : a->end);
-        }
-        if (status == BP_OK)
-            status = bp_packing_find_fault(packing, offsets, p->plan->bytes, &fault);
+        if (faults == MAX_FAULTS)
+            drop_all(p);
+        status = find_fault(p, by_first, bytes, offsets, &fault);
         if (status == BP_OK && fault.found)
-            item_of(p, first + fault.other)->is_outside = true;
-        bp_packing_destroy(&packing);
+            item_of(p, by_first, fault.other)->offset = BP_STEP_OUTSIDE;
     }
     free(offsets);
     return status;
 }
 
-/* ---- all ----------------------------------------------------------------------------------------------------------- */
+/* ---- marks and places ---------------------------------------------------------------------------------------------- */
 
-/* True if the plan has an offset for this allocation of a step. */
-static bool has_offset(const planner *p, size_t allocation)
+/* The ends of optimizers in a kind's reference step. *marks: room for all that the trace has. */
+static void find_marks(bp_step_planner *p, uint32_t kind, uint32_t *marks)
 {
-    const bp_step_item *item = item_of(p, allocation);
-    return item != NULL && !item->is_outside;
+    const bp_trace_step *step = &p->references[kind];
+    size_t count = 0;
+    for (size_t i = 0; i < p->steps->optimizer_end_count; i++) {
+        const size_t at = p->steps->optimizer_ends[i];
+        if (at >= step->first && at < step->first + step->count)
+            marks[count++] = (uint32_t)(at - step->first);
+    }
+    p->kinds[kind].marks = marks;
+    p->kinds[kind].mark_count = count;
 }
+
+enum { PLACE_CHARS = 256 };
+
+typedef struct named_stack {
+    char name[PLACE_CHARS];
+    uint32_t stack;
+} named_stack;
+
+static int by_name(const void *left, const void *right)
+{
+    return strcmp(((const named_stack *)left)->name, ((const named_stack *)right)->name);
+}
+
+/* The lines of code that allocate items. `places` has them by number and `named` keeps their texts. */
+static bp_status find_places(const bp_step_planner *p, const bp_stack_places *stacks, named_stack **named,
+                             const char ***places, size_t *count)
+{
+    const size_t stack_count = stacks != NULL ? p->trace->stack_count : 0;
+    void *numbers = NULL, *texts = NULL, *all = NULL;
+    size_t used = 0;
+    bp_status status = bp_new_array(stack_count, sizeof(uint32_t), &numbers);
+    if (status == BP_OK)
+        status = bp_new_array(stack_count, sizeof(char *), &texts);
+    uint32_t *number = numbers;
+    for (uint32_t pass = 0; pass < 2 && status == BP_OK; pass++) { /* counts the stacks of items, then names them */
+        if (pass > 0)
+            status = bp_new_array(used, sizeof(named_stack), &all);
+        for (size_t i = 0; i < stack_count && pass > 0 && status == BP_OK; i++) {
+            if (number[i] == 0)
+                continue;
+            named_stack *each = &((named_stack *)all)[number[i] - 1];
+            each->stack = (uint32_t)i;
+            bp_trace_frame_name(stacks->all[i].frame, true, each->name, sizeof each->name);
+        }
+        for (uint32_t k = 0; k < p->kind_count && pass == 0; k++) {
+            for (size_t i = 0; i < p->kinds[k].item_count; i++) {
+                const uint32_t stack = p->allocations->all[p->references[k].first + i].stack;
+                if (stack < stack_count && stacks->all[stack].frame != NULL && number[stack] == 0)
+                    number[stack] = (uint32_t)++used;
+            }
+        }
+    }
+    *named = all;
+    *places = texts;
+    *count = 0;
+    if (status == BP_OK && used > 0) {
+        qsort(all, used, sizeof(named_stack), by_name);
+        for (size_t i = 0; i < used; i++) {
+            const named_stack *each = &((named_stack *)all)[i];
+            if (i == 0 || strcmp(each->name, (*places)[*count - 1]) != 0)
+                (*places)[(*count)++] = each->name;
+            number[each->stack] = (uint32_t)*count;
+        }
+    }
+    for (uint32_t k = 0; k < p->kind_count && status == BP_OK; k++) {
+        for (size_t i = 0; i < p->kinds[k].item_count; i++) {
+            const uint32_t stack = p->allocations->all[p->references[k].first + i].stack;
+            if (stack < stack_count && number[stack] > 0)
+                p->items[k][i].place = number[stack] - 1;
+        }
+    }
+    free(numbers);
+    return status;
+}
+
+/* ---- sums ---------------------------------------------------------------------------------------------------------- */
 
 /* Persistent bytes, and the peak of what is neither persistent nor planned, during the steps after the first, in which
  * memory from before it may be live. */
-static void measure_rest(const planner *p)
+static bp_status measure_rest(const bp_step_planner *p, bp_step_plan_info *info)
 {
     const bp_allocation *all = p->allocations->all;
     const bp_trace_step *first = bp_steps_steady(p->steps), *last = &p->steps->steps[p->steps->count - 1];
     uint64_t outside = 0;
+    uint32_t *ends = NULL;
     size_t next = p->allocations->live_at_start;
-    bp_step_plan *plan = p->plan;
+    BP_TRY(bp_allocations_ends(p->trace, p->allocations, &ends));
     for (size_t i = 0; i < p->allocations->count; i++) {
-        if (is_persistent(p, &all[i]))
-            plan->persistent_bytes += bp_step_round(all[i].bytes);
+        if (bp_step_is_persistent(p, &all[i]))
+            info->persistent_bytes += bp_step_round(all[i].bytes);
     }
     for (size_t i = 0; i < next; i++)
-        outside += is_persistent(p, &all[i]) ? 0 : bp_step_round(all[i].bytes);
+        outside += bp_step_is_persistent(p, &all[i]) ? 0 : bp_step_round(all[i].bytes);
     for (uint32_t event = 0; event < last->end; event++) {
-        uint32_t ended = p->ends[event];
-        if (ended != BP_TRACE_NONE && !is_persistent(p, &all[ended]) && !has_offset(p, ended))
+        uint32_t ended = ends[event];
+        if (ended != BP_TRACE_NONE && !bp_step_is_persistent(p, &all[ended]) && !has_offset(p, false, ended))
             outside -= bp_step_round(all[ended].bytes);
         if (next < p->allocations->count && all[next].begin == event) {
-            if (!is_persistent(p, &all[next]) && !has_offset(p, next))
+            if (!bp_step_is_persistent(p, &all[next]) && !has_offset(p, false, next))
                 outside += bp_step_round(all[next].bytes);
             next++;
         }
-        if (event >= first->begin && outside > plan->outside_bytes)
-            plan->outside_bytes = outside;
+        if (event >= first->begin && outside > info->outside_bytes)
+            info->outside_bytes = outside;
     }
     for (const bp_trace_step *step = first; step <= last; step++)
-        plan->lower_bound_bytes =
-            step->peak_bytes > plan->lower_bound_bytes ? step->peak_bytes : plan->lower_bound_bytes;
+        info->peak_live_bytes = step->peak_bytes > info->peak_live_bytes ? step->peak_bytes : info->peak_live_bytes;
+    free(ends);
+    return BP_OK;
 }
 
-bp_status bp_step_plan_init(const bp_trace *trace, const bp_allocations *allocations, const bp_steps *steps,
-                            uint64_t work, bp_step_plan *plan)
+uint64_t bp_trace_reserved(const bp_trace *trace, uint32_t event, uint64_t *at_event)
 {
-    if (steps->count == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "step plan: the trace has no steps to plan");
-    bp_step_plan made = {.kind_count = steps->kind_count, .optimal = 1};
-    planner p = {.trace = trace, .allocations = allocations, .steps = steps, .work = work, .plan = &made};
-    bp_status status = bp_allocations_ends(trace, allocations, &p.ends);
-    for (uint32_t kind = 0; kind < steps->kind_count && status == BP_OK; kind++)
-        status = plan_kind(&p, kind, &made.kinds[kind]);
-    if (status == BP_OK) {
-        uint64_t proven = 0;
-        for (size_t i = 0; i < made.kind_count; i++) {
-            made.bytes = made.kinds[i].bytes > made.bytes ? made.kinds[i].bytes : made.bytes;
-            proven = made.kinds[i].proven_bytes > proven ? made.kinds[i].proven_bytes : proven;
-        }
-        made.optimal = proven == made.bytes;
-        status = verify(&p);
+    uint64_t bytes = 0, max = 0;
+    *at_event = 0;
+    for (size_t i = 0; i < trace->segment_count; i++)
+        bytes += trace->segments[i].bytes;
+    for (size_t i = trace->event_count; i-- > 0;) {
+        const bp_trace_event *e = &trace->events[i];
+        bool more = e->action == BP_TRACE_SEGMENT_ALLOC || e->action == BP_TRACE_SEGMENT_MAP;
+        bool less = e->action == BP_TRACE_SEGMENT_FREE || e->action == BP_TRACE_SEGMENT_UNMAP;
+        if (i == event)
+            *at_event = bytes;
+        max = bytes > max ? bytes : max;
+        if (more)
+            bytes -= e->bytes < bytes ? e->bytes : bytes;
+        else if (less)
+            bytes += e->bytes;
     }
-    if (status == BP_OK) {
-        measure_rest(&p);
-        made.total_bytes = made.persistent_bytes + made.bytes + made.outside_bytes;
+    if (event == BP_TRACE_NONE)
+        *at_event = bytes;
+    return bytes > max ? bytes : max;
+}
+
+/* ---- all ----------------------------------------------------------------------------------------------------------- */
+
+static bp_status check_config(const bp_step_plan_config *config)
+{
+    if (config->held_count > 0 && config->held == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "step plan: %zu held ranges, but `held` is NULL", config->held_count);
+    for (size_t i = 0; i < config->held_count; i++) {
+        const bp_step_held *held = &config->held[i];
+        if (held->offset % BP_STEP_ALIGNMENT != 0 || held->bytes % BP_STEP_ALIGNMENT != 0 ||
+            held->bytes > UINT64_MAX / 2 || held->offset > UINT64_MAX / 2)
+            return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                           "step plan: held range %zu has %llu bytes at %llu; both are multiples of %u, below 2^63", i,
+                           (unsigned long long)held->bytes, (unsigned long long)held->offset, BP_STEP_ALIGNMENT);
     }
-    free(p.ends);
+    return BP_OK;
+}
+
+/* By event, the allocation whose memory may be used again from there on. */
+static bp_status find_stops(bp_step_planner *p)
+{
+    const size_t count = p->trace->event_count + 1;
+    p->ends = malloc(count * sizeof *p->ends);
+    if (p->ends == NULL)
+        return bp_fail_memory(count * sizeof *p->ends);
+    memset(p->ends, 0xff, count * sizeof *p->ends);
+    for (size_t i = 0; i < p->allocations->count; i++)
+        p->ends[bp_step_stop(p, &p->allocations->all[i])] = (uint32_t)i;
+    p->ends[p->trace->event_count] = BP_TRACE_NONE;
+    return BP_OK;
+}
+
+/* The stream with most allocations, the first of several. */
+static bool find_main_stream(bp_step_planner *p)
+{
+    size_t counts[BP_STEP_PLAN_STREAMS] = {0}, used = 0;
+    for (size_t k = 0; k < p->kind_count; k++) {
+        for (size_t i = 0; i < p->kinds[k].item_count; i++)
+            used += counts[p->items[k][i].stream]++ == 0;
+    }
+    for (uint32_t i = 1; i < BP_STEP_PLAN_STREAMS; i++)
+        p->main_stream = counts[i] > counts[p->main_stream] ? i : p->main_stream;
+    return used > 1;
+}
+
+/* Items get offsets in the slab. */
+static bp_status place(bp_step_planner *p, bp_step_plan_info *info)
+{
+    const bool has_windows = find_main_stream(p) && p->config.lead > 0;
+    bp_step_placement placement = {0}, without = {0};
+    bp_status status = bp_step_planner_place(p, has_windows, &placement);
+    if (status == BP_OK && has_windows)
+        status = bp_step_planner_place(p, false, &without);
+    uint64_t proven = 0;
+    for (size_t k = 0; k < p->kind_count && status == BP_OK; k++) {
+        bp_step_plan_kind *kind = &p->kinds[k];
+        kind->bytes = placement.ends[k];
+        kind->lower_bound_bytes = placement.bounds[k];
+        kind->proven_bytes = placement.proven[k];
+        kind->method = placement.methods[k];
+        proven = kind->proven_bytes > proven ? kind->proven_bytes : proven;
+        info->lower_bound_bytes =
+            kind->lower_bound_bytes > info->lower_bound_bytes ? kind->lower_bound_bytes : info->lower_bound_bytes;
+        for (size_t i = 0; i < kind->item_count; i++)
+            p->items[k][i].offset =
+                p->items[k][i].offset == BP_STEP_OUTSIDE ? BP_STEP_OUTSIDE : placement.offsets[k][i];
+    }
+    info->bytes = placement.bytes;
+    info->bytes_without_windows = has_windows && without.bytes < placement.bytes ? without.bytes : placement.bytes;
+    info->optimal = proven == placement.bytes;
+    bp_step_placement_finish(&placement);
+    bp_step_placement_finish(&without);
     if (status == BP_OK)
-        *plan = made;
-    else
-        bp_step_plan_finish(&made);
+        status = verify(p, false, info->bytes);
+    return status == BP_OK && p->has_first ? verify(p, true, info->bytes) : status;
+}
+
+/* Fills the contents, and makes the plan. */
+static bp_status make_plan(bp_step_planner *p, const bp_stack_places *stacks, bp_step_plan_info *info,
+                           bp_step_plan **plan)
+{
+    bp_step_plan_waits waits[BP_STEP_PLAN_STREAMS * BP_STEP_PLAN_STREAMS];
+    named_stack *named = NULL;
+    const char **places = NULL;
+    uint32_t *marks = malloc((p->kind_count * p->steps->optimizer_end_count + 1) * sizeof *marks);
+    bp_status status =
+        marks == NULL ? bp_fail_memory(p->kind_count * p->steps->optimizer_end_count * sizeof *marks) : BP_OK;
+    for (uint32_t k = 0; k < p->kind_count && status == BP_OK; k++)
+        find_marks(p, k, marks + k * p->steps->optimizer_end_count);
+    if (status == BP_OK)
+        status = find_places(p, stacks, &named, &places, &info->place_count);
+    if (status == BP_OK)
+        status = bp_step_planner_order_streams(p, p->trace->stream_count, waits, &info->waits_count);
+    if (status == BP_OK) {
+        uint64_t at_peak = 0;
+        const uint64_t reserved = bp_trace_reserved(p->trace, p->steps->peak_event, &at_peak);
+        info->reserved_before_bytes = p->config.reserved_before_bytes;
+        if (info->reserved_before_bytes == 0 && at_peak >= p->steps->peak_bytes)
+            info->reserved_before_bytes = reserved;
+        info->kinds = p->kinds;
+        info->kind_count = p->kind_count;
+        info->streams = p->trace->streams;
+        info->stream_count = p->trace->stream_count;
+        info->waits = waits;
+        info->places = places;
+        status = bp_step_plan_from_info(info, plan);
+    }
+    free(marks);
+    free(named);
+    free((void *)places);
     return status;
 }
 
-void bp_step_plan_finish(bp_step_plan *plan)
+bp_status bp_step_plan_trace(const bp_trace *trace, const bp_allocations *allocations, const bp_stack_places *places,
+                             const bp_steps *steps, const bp_step_plan_config *config,
+                             bp_trace_step references[BP_STEP_PLAN_KINDS], bp_step_plan **plan)
 {
-    for (size_t i = 0; i < plan->kind_count; i++)
-        free(plan->kinds[i].items);
-    *plan = (bp_step_plan){0};
+    bp_step_planner p = {.trace = trace, .allocations = allocations, .steps = steps};
+    bp_step_plan_info info = {0};
+    BP_TRY(bp_step_plan_config_init(&p.config, sizeof p.config));
+    BP_TRY(bp_struct_read("bp_step_plan_create", config, true, &p.config, sizeof p.config));
+    BP_TRY(check_config(&p.config));
+    if (steps->count == 0)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "step plan: the trace has no steps to plan");
+    if (trace->stream_count > BP_STEP_PLAN_STREAMS)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "step plan: %zu streams; at most %u are possible", trace->stream_count,
+                       BP_STEP_PLAN_STREAMS);
+    bp_status status = find_stops(&p);
+    if (status == BP_OK)
+        status = bp_step_planner_find_kinds(&p);
+    if (status == BP_OK)
+        status = place(&p, &info);
+    if (status == BP_OK)
+        status = measure_rest(&p, &info);
+    if (status == BP_OK)
+        status = make_plan(&p, places, &info, plan);
+    if (status == BP_OK && references != NULL)
+        memcpy(references, p.references, sizeof p.references);
+    for (size_t i = 0; i < BP_STEP_PLAN_KINDS; i++)
+        free(p.items[i]);
+    free(p.ends);
+    return status;
+}
+
+bp_status bp_step_plan_config_init(bp_step_plan_config *config, size_t size)
+{
+    const bp_step_plan_config defaults = {.size = sizeof defaults, .lead = BP_STEP_LEAD_AUTO, .is_from_start = 1};
+    return bp_struct_init("bp_step_plan_config_init", config, size, &defaults, sizeof defaults);
 }

@@ -132,7 +132,7 @@ static bp_status take_cuts(const bp_step_finder *f, const size_t *cuts, size_t c
 
 static bp_status find_in_order(const bp_step_finder *f)
 {
-    size_t *cuts = malloc((f->trace->annotation_count + 3) * sizeof *cuts), count = 0;
+    size_t *cuts = malloc((f->trace->annotation_count + f->trace->mark_count + 3) * sizeof *cuts), count = 0;
     const size_t whole[] = {0, f->count};
     if (cuts == NULL)
         return bp_fail_memory(f->trace->annotation_count * sizeof *cuts);
@@ -169,6 +169,8 @@ bp_status bp_steps_init(const bp_trace *trace, const bp_allocations *allocations
     for (size_t i = 0; i < f.count && status == BP_OK; i++)
         f.tokens[i] = bp_step_mix(bp_step_round(f.made[i].bytes) ^ bp_step_mix(f.made[i].stream + 1u));
     if (status == BP_OK)
+        status = bp_steps_find_optimizer_ends(&f);
+    if (status == BP_OK)
         status = find_in_order(&f);
     free(f.tokens);
     free(f.live);
@@ -184,5 +186,6 @@ void bp_steps_finish(bp_steps *steps)
 {
     free(steps->steps);
     free(steps->orders);
+    free(steps->optimizer_ends);
     *steps = (bp_steps){0};
 }

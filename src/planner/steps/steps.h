@@ -5,6 +5,8 @@
 #ifndef BP_STEPS_STEPS_H
 #define BP_STEPS_STEPS_H
 
+#include <bucketpool/step_plan.h>
+
 #include "planner/steps/stack_places.h"
 #include "planner/steps/trace.h"
 
@@ -15,6 +17,7 @@ typedef struct bp_allocation {
     uint64_t address;
     uint64_t bytes;      /* as requested; rounded where the request is unknown */
     uint32_t begin, end; /* events; BP_TRACE_NONE: before the oldest event, after the newest one */
+    uint32_t requested;  /* the event that requested the free: the tensor is gone. `end` where that was not recorded */
     uint32_t stack;
     uint16_t stream;
 } bp_allocation;
@@ -28,7 +31,6 @@ typedef struct bp_allocations {
 } bp_allocations;
 
 /* Bytes of an allocation in PyTorch's allocator and in plans: a multiple of BP_STEP_ALIGNMENT. */
-#define BP_STEP_ALIGNMENT 512u
 static inline uint64_t bp_step_round(uint64_t bytes)
 {
     return (bytes + BP_STEP_ALIGNMENT - 1) / BP_STEP_ALIGNMENT * BP_STEP_ALIGNMENT;
@@ -80,7 +82,7 @@ typedef struct bp_step_kind {
     size_t allocations; /* of the reference step */
 } bp_step_kind;
 
-enum { BP_STEP_MAX_KINDS = 8 };
+enum { BP_STEP_MAX_KINDS = BP_STEP_PLAN_KINDS - 1 }; /* a plan also has the first step */
 
 typedef enum bp_steps_source {
     BP_STEPS_WHOLE,    /* no step was found: the whole trace is the only one */
@@ -98,6 +100,9 @@ typedef struct bp_steps {
      * steps, or not in the reference */
     uint32_t *orders;
     uint64_t allocations, matched; /* of all steps */
+    /* ends of optimizers: the allocations before which they lie, or the number of allocations; ascending */
+    uint32_t *optimizer_ends;
+    size_t optimizer_end_count;
     /* of the whole trace, rounded: steps may miss it (warm-up, an unfinished last step) */
     uint64_t peak_bytes;
     uint32_t peak_event; /* the first event that reaches the peak; BP_TRACE_NONE: before the first event */
@@ -123,40 +128,15 @@ BP_API void bp_steps_finish(bp_steps *steps);
 
 /* ---- plans --------------------------------------------------------------------------------------------------------- */
 
-/* An allocation of a kind's reference step in the plan. */
-typedef struct bp_step_item {
-    uint32_t allocation; /* of the reference step */
-    uint64_t bytes;      /* requested */
-    uint64_t offset;     /* multiple of BP_STEP_ALIGNMENT */
-    uint16_t stream;
-    bool is_outside; /* no offset: its live range in some step is longer than a step, or the slab would not be valid */
-} bp_step_item;
-
-typedef struct bp_step_plan_kind {
-    bp_step_item *items; /* by order */
-    size_t count;
-    uint64_t bytes;             /* of the slab for this kind */
-    uint64_t lower_bound_bytes; /* peak live bytes of its items */
-    uint64_t proven_bytes;      /* no placement takes less */
-    const char *method;
-} bp_step_plan_kind;
-
-typedef struct bp_step_plan {
-    bp_step_plan_kind kinds[BP_STEP_MAX_KINDS];
-    size_t kind_count;
-    uint64_t bytes;             /* of the slab: the largest kind */
-    uint64_t persistent_bytes;  /* live during the whole last step */
-    uint64_t outside_bytes;     /* peak live bytes of allocations of steps without an offset */
-    uint64_t total_bytes;       /* of the three */
-    uint64_t lower_bound_bytes; /* peak live bytes of the steps from bp_steps_steady on, persistent memory included */
-    int optimal;                /* 1: the slab is as small as possible */
-} bp_step_plan;
+/* The most bytes that PyTorch had from the driver, by the segments of the recording, and those at an event. */
+BP_API uint64_t bp_trace_reserved(const bp_trace *trace, uint32_t event, uint64_t *at_event);
 
 /* Plans one address for each allocation of the step, valid in all recorded steps: no two allocations that are live
- * together in one of them share a byte. work: as in bp_pack_config. The caller owns the plan: bp_step_plan_finish.
- * Errors: BP_ERR_INVALID_ARGUMENT (no steps), BP_ERR_NO_HOST_MEMORY, and those of bp_pack. */
-BP_API bp_status bp_step_plan_init(const bp_trace *trace, const bp_allocations *allocations, const bp_steps *steps,
-                                   uint64_t work, bp_step_plan *plan);
-BP_API void bp_step_plan_finish(bp_step_plan *plan);
+ * together in one of them share a byte. `config` NULL: the defaults of bp_step_plan_config_init. Item i of a kind is the
+ * allocation references[kind].first + i. The caller owns the plan: bp_step_plan_destroy. Errors: as bp_step_plan_create. */
+BP_API bp_status bp_step_plan_trace(const bp_trace *trace, const bp_allocations *allocations,
+                                    const bp_stack_places *places, const bp_steps *steps,
+                                    const bp_step_plan_config *config, bp_trace_step references[BP_STEP_PLAN_KINDS],
+                                    bp_step_plan **plan);
 
 #endif

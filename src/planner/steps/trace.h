@@ -105,9 +105,11 @@ typedef struct bp_trace_settings {
 /* One device's part of a snapshot. `events` in the order of the recording. */
 typedef struct bp_trace {
     uint32_t device;
-    size_t event_count, segment_count, block_count, stream_count, stack_count, frame_count, annotation_count;
+    size_t event_count, segment_count, block_count, stream_count, stack_count, frame_count, annotation_count,
+        mark_count;
     bp_trace_event *events;
     bp_trace_annotation *annotations; /* by time */
+    uint32_t *marks;                  /* events behind the ends of optimizers, of recordings without annotations */
     bp_trace_segment *segments;       /* by address */
     bp_trace_block *blocks;           /* of all devices of the file, by address within each segment */
     uint64_t *streams;                /* as recorded; the default stream is 0 */

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* First fit decreasing for items of a step plan, around memory that is taken already. */
+#include <stdlib.h>
+#include <string.h>
+
+#include <bucketpool/core/arith.h>
+#include <bucketpool/core/fail.h>
+
+#include "core/memory.h"
+#include "planner/steps/planner.h"
+
+/* Time is cut into spans; a range is listed in each of those that it touches. */
+enum { SPANS = 512 };
+
+/* Memory that is taken for some time, by an obstacle or by a placed item. */
+typedef struct taken {
+    uint64_t begin, end, offset, last; /* bytes [offset, last) */
+} taken;
+
+typedef struct span {
+    uint32_t *listed; /* numbers of `taken` */
+    size_t count, capacity;
+} span;
+
+typedef struct ordered_item {
+    uint64_t first, second; /* decreasing, in this order */
+    uint32_t item;
+} ordered_item;
+
+typedef struct fitter {
+    const bp_step_fit *fit;
+    size_t *range_begin; /* by item, in `range_order`; one more */
+    uint32_t *range_order;
+    uint64_t span_length;
+    span spans[SPANS];
+    taken *all;
+    size_t count;
+    uint32_t *seen; /* by taken: the query that saw it last */
+    uint32_t query;
+    taken *found;
+    ordered_item *order;
+    uint64_t work;
+} fitter;
+
+/* ---- conflicts ----------------------------------------------------------------------------------------------------- */
+
+static bp_status list_in(span *s, uint32_t number)
+{
+    void *listed = s->listed;
+    BP_TRY(bp_grow_array(&listed, &s->capacity, s->count, sizeof *s->listed));
+    s->listed = listed;
+    s->listed[s->count++] = number;
+    return BP_OK;
+}
+
+static size_t span_of(const fitter *f, uint64_t time)
+{
+    const uint64_t number = time / f->span_length;
+    return number < SPANS ? (size_t)number : SPANS - 1;
+}
+
+static bp_status take(fitter *f, uint64_t begin, uint64_t end, uint64_t offset, uint64_t bytes)
+{
+    const uint32_t number = (uint32_t)f->count++;
+    f->all[number] = (taken){begin, end, offset, offset + bytes};
+    for (size_t s = span_of(f, begin); s <= span_of(f, end - 1); s++)
+        BP_TRY(list_in(&f->spans[s], number));
+    return BP_OK;
+}
+
+static bp_status take_item(fitter *f, uint32_t item, uint64_t offset)
+{
+    for (size_t i = f->range_begin[item]; i < f->range_begin[item + 1]; i++) {
+        const bp_step_range *range = &f->fit->ranges->all[f->range_order[i]];
+        BP_TRY(take(f, range->begin, range->end, offset, f->fit->bytes[item]));
+    }
+    return BP_OK;
+}
+
+static int by_offset(const void *left, const void *right)
+{
+    const taken *a = left, *b = right;
+    return (a->offset > b->offset) - (a->offset < b->offset);
+}
+
+/* Finds what is taken during an item's ranges, by offset. */
+static size_t find_taken(fitter *f, uint32_t item)
+{
+    size_t found = 0;
+    f->query++;
+    for (size_t i = f->range_begin[item]; i < f->range_begin[item + 1]; i++) {
+        const bp_step_range *range = &f->fit->ranges->all[f->range_order[i]];
+        for (size_t s = span_of(f, range->begin); s <= span_of(f, range->end - 1); s++) {
+            for (size_t k = 0; k < f->spans[s].count; k++) {
+                const uint32_t number = f->spans[s].listed[k];
+                const taken *t = &f->all[number];
+                if (f->seen[number] == f->query || t->end <= range->begin || range->end <= t->begin)
+                    continue;
+                f->seen[number] = f->query;
+                f->found[found++] = *t;
+            }
+            f->work += f->spans[s].count;
+        }
+    }
+    qsort(f->found, found, sizeof *f->found, by_offset);
+    f->work += 8 * found;
+    return found;
+}
+
+static bool is_free(const fitter *f, size_t found, uint64_t offset, uint64_t bytes)
+{
+    for (size_t i = 0; i < found; i++) {
+        if (f->found[i].offset < offset + bytes && offset < f->found[i].last)
+            return false;
+    }
+    return true;
+}
+
+static uint64_t lowest_offset(const fitter *f, size_t found, uint64_t bytes)
+{
+    uint64_t offset = 0;
+    for (size_t i = 0; i < found; i++) {
+        if (f->found[i].offset >= offset + bytes)
+            break;
+        offset = f->found[i].last > offset ? f->found[i].last : offset;
+    }
+    return offset;
+}
+
+/* ---- placing ------------------------------------------------------------------------------------------------------- */
+
+static bp_status begin_anew(fitter *f)
+{
+    f->count = 0;
+    f->query = 0;
+    for (size_t s = 0; s < SPANS; s++)
+        f->spans[s].count = 0;
+    memset(f->seen, 0, (f->fit->ranges->count + f->fit->obstacle_count + 1) * sizeof *f->seen);
+    for (size_t i = 0; i < f->fit->obstacle_count; i++) {
+        const bp_step_obstacle *o = &f->fit->obstacles[i];
+        if (o->begin < o->end && o->bytes > 0)
+            BP_TRY(take(f, o->begin, o->end, o->offset, o->bytes));
+    }
+    return BP_OK;
+}
+
+static bool is_placed(const fitter *f, uint32_t item)
+{
+    return f->fit->bytes[item] > 0 && f->range_begin[item] < f->range_begin[item + 1];
+}
+
+static bp_status place_all(fitter *f, uint64_t *offsets, uint64_t *total)
+{
+    const bp_step_fit *fit = f->fit;
+    *total = 0;
+    BP_TRY(begin_anew(f));
+    for (size_t pass = 0; pass < 2; pass++) { /* those with a wanted offset come first */
+        for (size_t i = 0; i < fit->count; i++) {
+            const uint32_t item = f->order[i].item;
+            const bool is_wanted = fit->wanted != NULL && fit->wanted[item] != BP_STEP_OUTSIDE;
+            if (!is_placed(f, item) || (pass == 0 ? !is_wanted : is_wanted && offsets[item] != BP_STEP_OUTSIDE))
+                continue;
+            const size_t found = find_taken(f, item);
+            offsets[item] = BP_STEP_OUTSIDE;
+            if (pass > 0)
+                offsets[item] = lowest_offset(f, found, fit->bytes[item]);
+            else if (is_free(f, found, fit->wanted[item], fit->bytes[item]))
+                offsets[item] = fit->wanted[item];
+            else
+                continue;
+            if (fit->capacity > 0 && fit->bytes[item] > fit->capacity - bp_min_u64(offsets[item], fit->capacity)) {
+                offsets[item] = BP_STEP_OUTSIDE;
+                continue;
+            }
+            BP_TRY(take_item(f, item, offsets[item]));
+            const uint64_t end = offsets[item] + fit->bytes[item];
+            *total = end > *total ? end : *total;
+            if (fit->work > 0 && f->work > fit->work) {
+                *total = UINT64_MAX;
+                return BP_OK;
+            }
+        }
+    }
+    return BP_OK;
+}
+
+static int by_order(const void *left, const void *right)
+{
+    const ordered_item *a = left, *b = right;
+    if (a->first != b->first)
+        return a->first > b->first ? -1 : 1;
+    if (a->second != b->second)
+        return a->second > b->second ? -1 : 1;
+    return (a->item > b->item) - (a->item < b->item);
+}
+
+typedef enum fit_order { BY_BYTES, BY_LENGTH, BY_AREA, BY_BEGIN, FIT_ORDERS } fit_order;
+
+static void sort_items(fitter *f, fit_order order)
+{
+    for (size_t i = 0; i < f->fit->count; i++) {
+        uint64_t length = 0, begin = UINT64_MAX;
+        const uint64_t bytes = f->fit->bytes[i];
+        for (size_t k = f->range_begin[i]; k < f->range_begin[i + 1]; k++) {
+            const bp_step_range *range = &f->fit->ranges->all[f->range_order[k]];
+            length += range->end - range->begin;
+            begin = range->begin < begin ? range->begin : begin;
+        }
+        uint64_t area = 0;
+        if (!bp_mul_u64(bytes, length, &area))
+            area = UINT64_MAX;
+        const uint64_t keys[FIT_ORDERS] = {bytes, length, area, UINT64_MAX - begin};
+        f->order[i] = (ordered_item){keys[order], order == BY_BYTES ? length : bytes, (uint32_t)i};
+    }
+    qsort(f->order, f->fit->count, sizeof *f->order, by_order);
+}
+
+/* ---- all ----------------------------------------------------------------------------------------------------------- */
+
+/* The ranges of each item. */
+static bp_status sort_ranges(fitter *f)
+{
+    const bp_step_fit *fit = f->fit;
+    uint64_t end = 1, bytes = 0;
+    for (size_t i = 0; i < fit->ranges->count; i++) {
+        const bp_step_range *range = &fit->ranges->all[i];
+        f->range_begin[range->item + 1]++;
+        end = range->end > end ? range->end : end;
+    }
+    for (size_t i = 0; i < fit->count; i++) {
+        f->range_begin[i + 1] += f->range_begin[i];
+        if (!bp_add_u64(bytes, fit->bytes[i], &bytes))
+            return bp_fail(BP_ERR_OVERFLOW, "step plan: the bytes of its items together exceed 64 bits");
+    }
+    for (size_t i = 0; i < fit->obstacle_count; i++) {
+        const bp_step_obstacle *o = &fit->obstacles[i];
+        if (!bp_add_u64(bytes, o->bytes, &bytes) || o->offset > UINT64_MAX - bytes)
+            return bp_fail(BP_ERR_OVERFLOW, "step plan: its items and what is held exceed 64 bits");
+    }
+    for (size_t i = fit->ranges->count; i-- > 0;)
+        f->range_order[--f->range_begin[fit->ranges->all[i].item + 1]] = (uint32_t)i;
+    /* range_begin[item + 1] is the beginning now: move it to its place. */
+    memmove(f->range_begin, f->range_begin + 1, fit->count * sizeof *f->range_begin);
+    f->range_begin[fit->count] = fit->ranges->count;
+    f->span_length = end / SPANS + 1;
+    return BP_OK;
+}
+
+static bp_status fit_in_orders(fitter *f, uint64_t *offsets, uint64_t *total)
+{
+    const size_t bytes = f->fit->count * sizeof *offsets;
+    uint64_t *tried = malloc(bytes + 1);
+    if (tried == NULL)
+        return bp_fail_memory(bytes);
+    bp_status status = BP_OK;
+    uint64_t least_outside = UINT64_MAX;
+    *total = UINT64_MAX;
+    for (unsigned order = 0; order < FIT_ORDERS && status == BP_OK; order++) {
+        uint64_t end = 0, outside = 0;
+        sort_items(f, (fit_order)order);
+        memset(tried, 0, bytes);
+        status = place_all(f, tried, &end);
+        for (size_t i = 0; i < f->fit->count; i++)
+            outside += tried[i] == BP_STEP_OUTSIDE ? f->fit->bytes[i] : 0;
+        if (status == BP_OK && (outside < least_outside || (outside == least_outside && end < *total))) {
+            least_outside = outside;
+            *total = end;
+            memcpy(offsets, tried, bytes);
+        }
+        if (least_outside == 0 && *total <= f->fit->least)
+            break;
+    }
+    free(tried);
+    return status;
+}
+
+bp_status bp_step_first_fit(const bp_step_fit *fit, uint64_t *offsets, uint64_t *total)
+{
+    const size_t room = fit->ranges->count + fit->obstacle_count + 1;
+    fitter f = {.fit = fit,
+                .range_begin = calloc(fit->count + 2, sizeof *f.range_begin),
+                .range_order = malloc(room * sizeof *f.range_order),
+                .all = malloc(room * sizeof *f.all),
+                .seen = malloc(room * sizeof *f.seen),
+                .found = malloc(room * sizeof *f.found),
+                .order = malloc((fit->count + 1) * sizeof *f.order)};
+    const bool has_room = f.range_begin != NULL && f.range_order != NULL && f.all != NULL && f.seen != NULL &&
+                          f.found != NULL && f.order != NULL;
+    bp_status status = has_room ? sort_ranges(&f) : bp_fail_memory(room * sizeof *f.all);
+    if (status == BP_OK)
+        status = fit_in_orders(&f, offsets, total);
+    for (size_t s = 0; s < SPANS; s++)
+        free(f.spans[s].listed);
+    free(f.range_begin);
+    free(f.range_order);
+    free(f.all);
+    free(f.seen);
+    free(f.found);
+    free(f.order);
+    return status;
+}
