@@ -209,48 +209,72 @@ static int by_class(const void *left, const void *right)
     return (a->order > b->order) - (a->order < b->order);
 }
 
-/* By order: the item before it of the same size on its stream, or BP_TRACE_NONE. free() it. */
-static bp_status find_previous(const bp_step_plan_kind *kind, uint32_t **previous)
+/* By order: items of the same size on the same stream, and any item of the stream; or BP_TRACE_NONE. */
+typedef struct neighbours {
+    uint32_t before, behind, before_on_stream;
+} neighbours;
+
+/* free() them. */
+static bp_status find_neighbours(const bp_step_plan_kind *kind, neighbours **found)
 {
-    window_item *sorted = malloc((kind->item_count + 1) * sizeof *sorted);
-    uint32_t *made = malloc((kind->item_count + 1) * sizeof *made);
+    const size_t count = kind->item_count;
+    window_item *sorted = malloc((count + 1) * sizeof *sorted);
+    neighbours *made = malloc((count + 1) * sizeof *made);
+    uint32_t last[BP_STEP_PLAN_STREAMS];
     if (sorted == NULL || made == NULL) {
         free(sorted);
         free(made);
-        return bp_fail_memory(kind->item_count * sizeof *sorted);
+        return bp_fail_memory(count * sizeof *sorted);
     }
-    for (size_t i = 0; i < kind->item_count; i++)
+    memset(last, 0xff, sizeof last);
+    memset(made, 0xff, count * sizeof *made);
+    for (size_t i = 0; i < count; i++) {
         sorted[i] = (window_item){kind->items[i].bytes, kind->items[i].stream, (uint32_t)i};
-    qsort(sorted, kind->item_count, sizeof *sorted, by_class);
-    for (size_t i = 0; i < kind->item_count; i++) {
-        const bool follows =
-            i > 0 && sorted[i].stream == sorted[i - 1].stream && sorted[i].bytes == sorted[i - 1].bytes;
-        made[sorted[i].order] = follows ? sorted[i - 1].order : BP_TRACE_NONE;
+        made[i].before_on_stream = last[kind->items[i].stream];
+        last[kind->items[i].stream] = (uint32_t)i;
+    }
+    qsort(sorted, count, sizeof *sorted, by_class);
+    for (size_t i = 1; i < count; i++) {
+        if (sorted[i].stream == sorted[i - 1].stream && sorted[i].bytes == sorted[i - 1].bytes) {
+            made[sorted[i].order].before = sorted[i - 1].order;
+            made[sorted[i - 1].order].behind = sorted[i].order;
+        }
     }
     free(sorted);
-    *previous = made;
+    *found = made;
     return BP_OK;
 }
 
-/* The beginning of an item's window, in the time of the step. `begins`: of allocations by order, UINT64_MAX for those
- * that the step does not have. */
-static uint64_t window_begin(const bp_step_planner *p, const uint32_t *previous, const uint64_t *begins, uint32_t order)
+/* The beginning of an item's window, in the time of the step: since the item of its size before it, which is a layer for
+ * all-gathers. The first of a size has the window of the second; an item alone in its size has one since the item before it on
+ * its stream. `begins`: of allocations by order, UINT64_MAX for those that the step does not have. */
+static uint64_t window_begin(const bp_step_planner *p, const neighbours *all, const uint64_t *begins, uint32_t order)
 {
-    if (p->config.lead != BP_STEP_LEAD_AUTO)
-        return begins[order] > p->config.lead ? begins[order] - p->config.lead : 0;
-    uint32_t before = previous[order];
-    while (before != BP_TRACE_NONE && begins[before] == UINT64_MAX)
-        before = previous[before];
-    return before == BP_TRACE_NONE ? 0 : begins[before] < begins[order] ? begins[before] : begins[order];
+    const uint64_t begin = begins[order];
+    uint64_t lead = p->config.lead;
+    if (lead == BP_STEP_LEAD_AUTO) {
+        uint32_t before = all[order].before, behind = all[order].behind;
+        while (before != BP_TRACE_NONE && begins[before] == UINT64_MAX)
+            before = all[before].before;
+        while (behind != BP_TRACE_NONE && begins[behind] == UINT64_MAX)
+            behind = all[behind].behind;
+        if (before == BP_TRACE_NONE && behind != BP_TRACE_NONE && begins[behind] > begin)
+            return begin > begins[behind] - begin ? begin - (begins[behind] - begin) : 0;
+        before = before == BP_TRACE_NONE ? all[order].before_on_stream : before;
+        while (before != BP_TRACE_NONE && begins[before] == UINT64_MAX)
+            before = all[before].before_on_stream;
+        lead = before == BP_TRACE_NONE ? begin : begins[before] < begin ? begin - begins[before] : 0;
+    }
+    return begin > lead ? begin - lead : 0;
 }
 
 /* ---- axes ---------------------------------------------------------------------------------------------------------- */
 
 enum { MAX_AXES = 16 };
 
-/* Adds the ranges of a step's matched allocations, at `time`. `previous`: for windows, else NULL. `begins`: room for the
+/* Adds the ranges of a step's matched allocations, at `time`. `near`: for windows, else NULL. `begins`: room for the
  * kind's items. */
-static bp_status add_axis(const bp_step_planner *p, uint32_t kind, const bp_trace_step *step, const uint32_t *previous,
+static bp_status add_axis(const bp_step_planner *p, uint32_t kind, const bp_trace_step *step, const neighbours *near,
                           uint64_t *begins, bp_step_ranges *ranges, uint64_t time)
 {
     const bp_allocation *all = p->allocations->all;
@@ -266,8 +290,8 @@ static bp_status add_axis(const bp_step_planner *p, uint32_t kind, const bp_trac
         if (order == BP_TRACE_NONE || p->items[kind][order].offset == BP_STEP_OUTSIDE)
             continue;
         const size_t count = intervals_of(p, kind, step, &all[step->first + i], begin, end, &carried);
-        if (previous != NULL && p->items[kind][order].stream != p->main_stream)
-            begin[0] = window_begin(p, previous, begins, order);
+        if (near != NULL && p->items[kind][order].stream != p->main_stream)
+            begin[0] = window_begin(p, near, begins, order);
         for (size_t k = 0; k < count; k++)
             BP_TRY(bp_step_ranges_add(ranges, order, time + begin[k], time + end[k]));
     }
@@ -279,11 +303,11 @@ bp_status bp_step_planner_find_ranges(const bp_step_planner *p, uint32_t kind, b
 {
     const bp_trace_step *steps[MAX_AXES];
     size_t next = 0, count = 0;
-    uint32_t *previous = NULL;
+    neighbours *near = NULL;
     uint64_t *begins = malloc((p->kinds[kind].item_count + 1) * sizeof *begins);
     bp_status status = begins == NULL ? bp_fail_memory(p->kinds[kind].item_count * sizeof *begins) : BP_OK;
     if (status == BP_OK && has_windows && !is_first_kind(p, kind))
-        status = find_previous(&p->kinds[kind], &previous);
+        status = find_neighbours(&p->kinds[kind], &near);
     /* The last of the steps with another order, and the reference. */
     for (const bp_trace_step *step; (step = bp_step_next_of_kind(p, kind, &next)) != NULL;) {
         const bool is_reference = step->first == p->references[kind].first;
@@ -298,10 +322,10 @@ bp_status bp_step_planner_find_ranges(const bp_step_planner *p, uint32_t kind, b
     }
     while (count > 0 && status == BP_OK) {
         const bp_trace_step *step = steps[--count];
-        status = add_axis(p, kind, step, previous, begins, ranges, *time);
+        status = add_axis(p, kind, step, near, begins, ranges, *time);
         *time += step->end - step->begin + 1u;
     }
-    free(previous);
+    free(near);
     free(begins);
     return status;
 }
