@@ -31,8 +31,10 @@ BP_DECORATOR_API size_t bp_decorator_events(int device, const bp_step_event **ev
 BP_DECORATOR_API void bp_decorator_forget(int device);
 
 /* Serves a plan, which is copied. The slab is allocated from PyTorch's allocator: now with `wait_bytes` 0, else at the first
- * allocation before which at most so many bytes are live on the device, or at the second mark. Until then the server
- * follows the program. 0, or -1: the device serves already, or memory for the slab is missing. */
+ * allocation before which at most so many bytes are live on the device, or at the second mark from then on. Until then the
+ * server follows the program. A plan without the first step of a process, given with wait_bytes, waits for a mark first: what
+ * a program allocates before its steps has sizes of the steps, too, and would stay in the slab. 0, or -1: the device serves
+ * already, or memory for the slab is missing. */
 BP_DECORATOR_API int bp_decorator_serve(int device, const bp_step_plan *plan, uint64_t wait_bytes);
 /* Serves another plan in the slab that there is, where what lives stays: at a mark. 0, or -1: nothing is served, or the plan has more
  * bytes than the slab. */

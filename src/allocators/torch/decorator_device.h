@@ -6,6 +6,7 @@
 #include <bucketpool/status.h>
 #include <bucketpool/step_serve.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -137,6 +138,7 @@ struct Device {
     std::atomic<uint64_t> slab_bytes{0};
     uint64_t wait_bytes = 0;
     std::atomic<uint32_t> marks_waited{0};
+    uint32_t first_mark = 0; /* the slab is not allocated before so many marks */
     std::string because;
 
     Counts counts;
@@ -192,7 +194,8 @@ struct Device {
         uint64_t offset = 0;
         if (from == nullptr)
             return nullptr;
-        if (state == BP_DECORATOR_WAITING && (counts.live_bytes() <= wait_bytes || marks_waited >= 2))
+        if (state == BP_DECORATOR_WAITING && marks_waited >= first_mark &&
+            (counts.live_bytes() <= wait_bytes || marks_waited >= first_mark + 2))
             take_slab();
         if (bp_step_server_allocate(from, bytes, stream, &offset) != BP_STEP_SERVED)
             return nullptr;
@@ -240,6 +243,13 @@ struct Device {
             source->give_back(number, memory, slab_bytes);
     }
 
+    static bool begins_with_process(const bp_step_plan *plan)
+    {
+        const bp_step_plan_info *info = bp_step_plan_get_info(plan);
+        return std::any_of(info->kinds, info->kinds + info->kind_count,
+                           [](const auto &kind) { return kind.is_first != 0; });
+    }
+
     int serve(const bp_step_plan *plan, const bp_step_server_config *config, uint64_t wait)
     {
         bp_step_server *made = nullptr;
@@ -254,6 +264,7 @@ struct Device {
             slab_bytes = bp_step_plan_get_info(plan)->bytes;
             wait_bytes = wait;
             marks_waited = 0;
+            first_mark = !begins_with_process(plan);
             state = BP_DECORATOR_WAITING;
             server = made;
         }

@@ -5,6 +5,7 @@ or with its plan served, from the first event on. Prints a JSON object.
 Arguments: "native" or "served", the recording, and how many more steps follow that are like the last but one.
 """
 
+import bisect
 import collections
 import ctypes
 import gzip
@@ -30,13 +31,28 @@ class Recording:
         events = next(trace for trace in snapshot["device_traces"] if trace)
         self.events = [(e["action"], e["addr"], e["size"], e["stream"]) for e in events]
         times = [e["time_us"] for e in events]
-        ends = [a["time_us"] for a in snapshot.get("external_annotations", ()) if a["name"].startswith("Optimizer.step#") and a["stage"] == "END"]
-        self.marks = collections.Counter(next((i for i, time in enumerate(times) if time >= end), len(times)) for end in ends)
+        places = {stage: [bisect.bisect_left(times, a["time_us"]) for a in snapshot.get("external_annotations", ())
+                          if a["name"].startswith(name) and a["stage"] == stage]
+                  for name, stage in (("Optimizer.step#", "END"), (("ProfilerStep#", "step "), "START"))}
+        self.marks = collections.Counter(places["END"])
+        self.cuts = sorted(self.marks) or places["START"]
+
+        self.early = {}  # live before the first event: bytes by address
+        known = set()
+        for action, address, size, _ in self.events:
+            if action == "free_requested" and address not in known:
+                self.early[address] = size
+            known.add(address)
+        for segment in snapshot["segments"]:
+            address = segment["address"]
+            for block in segment["blocks"]:
+                if block["state"] == "active_allocated" and address not in known:
+                    self.early[address] = block.get("requested_size", block["size"])
+                address += block["size"]
 
     def steady(self) -> list[tuple]:
-        """The events between the last two marks, whose frees are of this step or of the one before: (action, order, step, bytes, stream)."""
-        marks = sorted(self.marks)
-        steps = [self.events[a:b] for a, b in zip(marks[-3:], marks[-2:])]
+        """The events between the last two cuts, whose frees are of this step or of the one before: (action, order, step, bytes, stream)."""
+        steps = [self.events[a:b] for a, b in zip(self.cuts[-3:], self.cuts[-2:])]
         orders: dict[int, tuple[int, int]] = {}
         made = []
         for number, events in enumerate(steps):
@@ -76,6 +92,8 @@ class Player:
             return torch.empty(size, dtype=torch.uint8, device="cuda")
 
     def play(self, recording: Recording) -> None:
+        for address, size in recording.early.items():
+            self.live[address] = self.allocate(size, 0)
         for number, (action, address, size, stream) in enumerate(recording.events):
             for _ in range(recording.marks[number]):
                 self.mark()
@@ -84,11 +102,13 @@ class Player:
             elif action == "free_requested":
                 self.live.pop(address, None)
 
-    def repeat(self, steady: list[tuple], steps: int) -> None:
+    def repeat(self, recording: Recording, steps: int) -> None:
         before: dict[int, torch.Tensor] = {}
+        steady = recording.steady()
         for _ in range(steps):
             now: dict[int, torch.Tensor] = {}
-            self.mark()
+            if recording.marks:
+                self.mark()
             for action, order, age, size, stream in steady:
                 if action == "alloc":
                     now[order] = self.allocate(size, stream)
@@ -108,12 +128,14 @@ def main(mode: str, path: str, steps: int) -> None:
         info = core().bp_step_plan_get_info(plan).contents
         planned = {"slab_bytes": info.bytes, "lower_bound_bytes": info.lower_bound_bytes, "kinds": info.kind_count,
                    "planned_peak_live_bytes": info.peak_live_bytes, "outside_bytes": info.outside_bytes}
-        decorated.serve(plan, 1)
+        is_from_start = any(kind.is_first for kind in info.kinds[:info.kind_count])
+        decorated.serve(plan, 1 if is_from_start else info.persistent_bytes + info.outside_bytes + (64 << 20))
     player = Player(decorated)
     player.play(recording)
     first = torch.cuda.memory_stats()["reserved_bytes.all.peak"]
     before = decorated.statistics() if decorated else None
-    player.repeat(recording.steady(), steps)
+    torch.cuda.reset_peak_memory_stats()
+    player.repeat(recording, steps)
     found = {"reserved_peak_first_bytes": first, "reserved_peak_bytes": torch.cuda.memory_stats()["reserved_bytes.all.peak"],
              "live_peak_bytes": torch.cuda.memory_stats()["allocated_bytes.all.peak"], **planned}
     if decorated and before:
