@@ -64,7 +64,7 @@ static void write_kind(bp_json_writer *w, const bp_step_plan_kind *kind)
     bp_json_end(w);
 }
 
-static void write_plan(bp_json_writer *w, const bp_step_plan_info *info)
+static void write_step_plan(bp_json_writer *w, const bp_step_plan_info *info)
 {
     bp_json_add_object(w, NULL);
     bp_json_add_text(w, "format", FORMAT);
@@ -135,7 +135,7 @@ bp_status bp_step_plan_write(const bp_step_plan *plan, const char *path)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_step_plan_write: plan and path must not be NULL");
     bp_json_writer writer = {.layout = BP_JSON_LINES};
     BP_TRY(check_writable(bp_step_plan_get_info(plan)));
-    write_plan(&writer, bp_step_plan_get_info(plan));
+    write_step_plan(&writer, bp_step_plan_get_info(plan));
     if (writer.has_replaced)
         bp_json_check(&writer,
                       bp_fail(BP_ERR_INVALID_ARGUMENT, "a step plan with a method that is not UTF-8 cannot be saved"));
@@ -152,7 +152,7 @@ typedef struct contents {
     bp_step_plan_kind *kinds; /* with items and marks that are freed */
 } contents;
 
-static bp_status read_whole(const bp_json_at *object, const char *key, uint64_t max, uint64_t *value)
+static bp_status step_plan_whole(const bp_json_at *object, const char *key, uint64_t max, uint64_t *value)
 {
     bp_json_at member = bp_json_member(object, key);
     return bp_json_whole(&member, 0, max, value);
@@ -211,11 +211,11 @@ static bp_status read_kind(const bp_json_at *at, bp_step_plan_kind *kind)
     bp_json_at first = bp_json_member(at, "first"), method = bp_json_member(at, "method"), list;
     BP_TRY(bp_json_flag(&first, &is_first));
     kind->is_first = is_first;
-    BP_TRY(read_whole(at, "steps", UINT32_MAX, &number));
+    BP_TRY(step_plan_whole(at, "steps", UINT32_MAX, &number));
     kind->steps = (uint32_t)number;
-    BP_TRY(read_whole(at, "bytes", MAX_BYTES, &kind->bytes));
-    BP_TRY(read_whole(at, "lower_bound_bytes", MAX_BYTES, &kind->lower_bound_bytes));
-    BP_TRY(read_whole(at, "proven_bytes", MAX_BYTES, &kind->proven_bytes));
+    BP_TRY(step_plan_whole(at, "bytes", MAX_BYTES, &kind->bytes));
+    BP_TRY(step_plan_whole(at, "lower_bound_bytes", MAX_BYTES, &kind->lower_bound_bytes));
+    BP_TRY(step_plan_whole(at, "proven_bytes", MAX_BYTES, &kind->proven_bytes));
     if (!json_is_string(method.value))
         return bp_json_fail_kind(&method, "a string");
     kind->method = json_string_value(method.value);
@@ -251,11 +251,11 @@ static bp_status read_tables(const bp_json_at *root, contents *c)
     for (size_t i = 0; i < c->info.waits_count; i++) {
         const bp_json_at at = bp_json_element(&list, i);
         BP_TRY(bp_json_expect_object(&at, wait_members));
-        BP_TRY(read_whole(&at, "waiting", UINT32_MAX, &number));
+        BP_TRY(step_plan_whole(&at, "waiting", UINT32_MAX, &number));
         c->waits[i].waiting = (uint32_t)number;
-        BP_TRY(read_whole(&at, "before", UINT32_MAX, &number));
+        BP_TRY(step_plan_whole(&at, "before", UINT32_MAX, &number));
         c->waits[i].before = (uint32_t)number;
-        BP_TRY(read_whole(&at, "waits", MAX_BYTES, &c->waits[i].waits));
+        BP_TRY(step_plan_whole(&at, "waits", MAX_BYTES, &c->waits[i].waits));
     }
     BP_TRY(read_list(root, "places", UINT32_MAX - 1, sizeof *c->places, &list, &c->places, &c->info.place_count));
     for (size_t i = 0; i < c->info.place_count; i++) {
@@ -270,7 +270,7 @@ static bp_status read_tables(const bp_json_at *root, contents *c)
     return BP_OK;
 }
 
-static bp_status read_contents(const bp_json_at *root, contents *c)
+static bp_status step_plan_contents(const bp_json_at *root, contents *c)
 {
     static const char *const members[] = {"format",
                                           "bytes",
@@ -299,13 +299,13 @@ static bp_status read_contents(const bp_json_at *root, contents *c)
             BP_QUOTED, format);
     BP_TRY(bp_json_expect_object(root, members));
     bp_step_plan_info *info = &c->info;
-    BP_TRY(read_whole(root, "bytes", MAX_BYTES, &info->bytes));
-    BP_TRY(read_whole(root, "bytes_without_windows", MAX_BYTES, &info->bytes_without_windows));
-    BP_TRY(read_whole(root, "lower_bound_bytes", MAX_BYTES, &info->lower_bound_bytes));
-    BP_TRY(read_whole(root, "persistent_bytes", MAX_BYTES, &info->persistent_bytes));
-    BP_TRY(read_whole(root, "outside_bytes", MAX_BYTES, &info->outside_bytes));
-    BP_TRY(read_whole(root, "peak_live_bytes", MAX_BYTES, &info->peak_live_bytes));
-    BP_TRY(read_whole(root, "reserved_before_bytes", MAX_BYTES, &info->reserved_before_bytes));
+    BP_TRY(step_plan_whole(root, "bytes", MAX_BYTES, &info->bytes));
+    BP_TRY(step_plan_whole(root, "bytes_without_windows", MAX_BYTES, &info->bytes_without_windows));
+    BP_TRY(step_plan_whole(root, "lower_bound_bytes", MAX_BYTES, &info->lower_bound_bytes));
+    BP_TRY(step_plan_whole(root, "persistent_bytes", MAX_BYTES, &info->persistent_bytes));
+    BP_TRY(step_plan_whole(root, "outside_bytes", MAX_BYTES, &info->outside_bytes));
+    BP_TRY(step_plan_whole(root, "peak_live_bytes", MAX_BYTES, &info->peak_live_bytes));
+    BP_TRY(step_plan_whole(root, "reserved_before_bytes", MAX_BYTES, &info->reserved_before_bytes));
     bool optimal = false;
     bp_json_at flag = bp_json_member(root, "optimal");
     BP_TRY(bp_json_flag(&flag, &optimal));
@@ -333,7 +333,7 @@ bp_status bp_step_plan_parse(const char *text, size_t bytes, const char *origin,
     BP_TRY(bp_json_parse(text, bytes, origin, NULL, &document));
     const bp_json_at root = bp_json_root(document, origin);
     contents c = {0};
-    bp_status status = read_contents(&root, &c);
+    bp_status status = step_plan_contents(&root, &c);
     if (status == BP_OK) {
         c.info.streams = c.streams;
         c.info.waits = c.waits;
@@ -360,8 +360,8 @@ bp_status bp_step_plan_read(const char *path, bp_step_plan **plan)
 
 /* ---- snapshots ----------------------------------------------------------------------------------------------------- */
 
-static bp_status plan_trace(const bp_trace *trace, const char *path, const bp_step_plan_config *config,
-                            bp_step_plan **plan)
+static bp_status plan_snapshot(const bp_trace *trace, const char *path, const bp_step_plan_config *config,
+                               bp_step_plan **plan)
 {
     bp_allocations allocations = {0};
     bp_stack_places places = {0};
@@ -404,7 +404,7 @@ bp_status bp_step_plan_read_snapshot(const char *path, uint32_t device, const bp
                          "before the steps",
                          path, device);
     else
-        status = plan_trace(trace, path, config, plan);
+        status = plan_snapshot(trace, path, config, plan);
     bp_trace_file_destroy(&file);
     return status;
 }

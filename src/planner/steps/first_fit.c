@@ -53,44 +53,44 @@ static bp_status list_in(span *s, uint32_t number)
     return BP_OK;
 }
 
-static size_t span_of(const fitter *f, uint64_t time)
+static size_t time_span(const fitter *f, uint64_t time)
 {
     const uint64_t number = time / f->span_length;
     return number < SPANS ? (size_t)number : SPANS - 1;
 }
 
-static bp_status take(fitter *f, uint64_t begin, uint64_t end, uint64_t offset, uint64_t bytes)
+static bp_status take_memory(fitter *f, uint64_t begin, uint64_t end, uint64_t offset, uint64_t bytes)
 {
     const uint32_t number = (uint32_t)f->count++;
     f->all[number] = (taken){begin, end, offset, offset + bytes};
-    for (size_t s = span_of(f, begin); s <= span_of(f, end - 1); s++)
+    for (size_t s = time_span(f, begin); s <= time_span(f, end - 1); s++)
         BP_TRY(list_in(&f->spans[s], number));
     return BP_OK;
 }
 
-static bp_status take_item(fitter *f, uint32_t item, uint64_t offset)
+static bp_status take_ranges(fitter *f, uint32_t item, uint64_t offset)
 {
     for (size_t i = f->range_begin[item]; i < f->range_begin[item + 1]; i++) {
         const bp_step_range *range = &f->fit->ranges->all[f->range_order[i]];
-        BP_TRY(take(f, range->begin, range->end, offset, f->fit->bytes[item]));
+        BP_TRY(take_memory(f, range->begin, range->end, offset, f->fit->bytes[item]));
     }
     return BP_OK;
 }
 
-static int by_offset(const void *left, const void *right)
+static int by_taken_offset(const void *left, const void *right)
 {
     const taken *a = left, *b = right;
     return (a->offset > b->offset) - (a->offset < b->offset);
 }
 
 /* Finds what is taken during an item's ranges, by offset. */
-static size_t find_taken(fitter *f, uint32_t item)
+static size_t find_around(fitter *f, uint32_t item)
 {
     size_t found = 0;
     f->query++;
     for (size_t i = f->range_begin[item]; i < f->range_begin[item + 1]; i++) {
         const bp_step_range *range = &f->fit->ranges->all[f->range_order[i]];
-        for (size_t s = span_of(f, range->begin); s <= span_of(f, range->end - 1); s++) {
+        for (size_t s = time_span(f, range->begin); s <= time_span(f, range->end - 1); s++) {
             for (size_t k = 0; k < f->spans[s].count; k++) {
                 const uint32_t number = f->spans[s].listed[k];
                 const taken *t = &f->all[number];
@@ -102,7 +102,7 @@ static size_t find_taken(fitter *f, uint32_t item)
             f->work += f->spans[s].count;
         }
     }
-    qsort(f->found, found, sizeof *f->found, by_offset);
+    qsort(f->found, found, sizeof *f->found, by_taken_offset);
     f->work += 8 * found;
     return found;
 }
@@ -116,7 +116,7 @@ static bool is_free(const fitter *f, size_t found, uint64_t offset, uint64_t byt
     return true;
 }
 
-static uint64_t lowest_offset(const fitter *f, size_t found, uint64_t bytes)
+static uint64_t lowest_around(const fitter *f, size_t found, uint64_t bytes)
 {
     uint64_t offset = 0;
     for (size_t i = 0; i < found; i++) {
@@ -139,7 +139,7 @@ static bp_status begin_anew(fitter *f)
     for (size_t i = 0; i < f->fit->obstacle_count; i++) {
         const bp_step_obstacle *o = &f->fit->obstacles[i];
         if (o->begin < o->end && o->bytes > 0)
-            BP_TRY(take(f, o->begin, o->end, o->offset, o->bytes));
+            BP_TRY(take_memory(f, o->begin, o->end, o->offset, o->bytes));
     }
     return BP_OK;
 }
@@ -149,7 +149,7 @@ static bool is_placed(const fitter *f, uint32_t item)
     return f->fit->bytes[item] > 0 && f->range_begin[item] < f->range_begin[item + 1];
 }
 
-static bp_status place_all(fitter *f, uint64_t *offsets, uint64_t *total)
+static bp_status fit_all(fitter *f, uint64_t *offsets, uint64_t *total)
 {
     const bp_step_fit *fit = f->fit;
     *total = 0;
@@ -160,10 +160,10 @@ static bp_status place_all(fitter *f, uint64_t *offsets, uint64_t *total)
             const bool is_wanted = fit->wanted != NULL && fit->wanted[item] != BP_STEP_OUTSIDE;
             if (!is_placed(f, item) || (pass == 0 ? !is_wanted : is_wanted && offsets[item] != BP_STEP_OUTSIDE))
                 continue;
-            const size_t found = find_taken(f, item);
+            const size_t found = find_around(f, item);
             offsets[item] = BP_STEP_OUTSIDE;
             if (pass > 0)
-                offsets[item] = lowest_offset(f, found, fit->bytes[item]);
+                offsets[item] = lowest_around(f, found, fit->bytes[item]);
             else if (is_free(f, found, fit->wanted[item], fit->bytes[item]))
                 offsets[item] = fit->wanted[item];
             else
@@ -172,7 +172,7 @@ static bp_status place_all(fitter *f, uint64_t *offsets, uint64_t *total)
                 offsets[item] = BP_STEP_OUTSIDE;
                 continue;
             }
-            BP_TRY(take_item(f, item, offsets[item]));
+            BP_TRY(take_ranges(f, item, offsets[item]));
             const uint64_t end = offsets[item] + fit->bytes[item];
             *total = end > *total ? end : *total;
             if (fit->work > 0 && f->work > fit->work) {
@@ -259,7 +259,7 @@ static bp_status fit_in_orders(fitter *f, uint64_t *offsets, uint64_t *total)
         uint64_t end = 0, outside = 0;
         sort_items(f, (fit_order)order);
         memset(tried, 0, bytes);
-        status = place_all(f, tried, &end);
+        status = fit_all(f, tried, &end);
         for (size_t i = 0; i < f->fit->count; i++)
             outside += tried[i] == BP_STEP_OUTSIDE ? f->fit->bytes[i] : 0;
         if (status == BP_OK && (outside < least_outside || (outside == least_outside && end < *total))) {

@@ -149,7 +149,7 @@ static void find_outside(bp_step_planner *p, uint32_t kind)
     }
 }
 
-static bp_status make_kind(bp_step_planner *p, uint32_t kind, const bp_trace_step *reference, size_t steps)
+static bp_status make_step_kind(bp_step_planner *p, uint32_t kind, const bp_trace_step *reference, size_t steps)
 {
     p->references[kind] = *reference;
     p->items[kind] = calloc(reference->count + 1, sizeof *p->items[kind]);
@@ -180,11 +180,11 @@ bp_status bp_step_planner_find_kinds(bp_step_planner *p)
         p->kind_of[i] = is_of_first ? BP_TRACE_NONE : (uint32_t)p->kind_count;
         if (is_of_first)
             continue;
-        BP_TRY(make_kind(p, (uint32_t)p->kind_count, reference, s->kinds[i].steps));
+        BP_TRY(make_step_kind(p, (uint32_t)p->kind_count, reference, s->kinds[i].steps));
         p->kind_count++;
     }
     if (p->has_first) {
-        BP_TRY(make_kind(p, (uint32_t)p->kind_count, &p->first, 1));
+        BP_TRY(make_step_kind(p, (uint32_t)p->kind_count, &p->first, 1));
         p->kind_count++;
     }
     for (uint32_t kind = 0; kind < p->kind_count; kind++)
@@ -272,24 +272,29 @@ static uint64_t window_begin(const bp_step_planner *p, const neighbours *all, co
 
 enum { MAX_AXES = 16 };
 
+/* By order, the begin of an allocation in the time of its step; UINT64_MAX: the step does not have it. */
+static void find_begins(const bp_step_planner *p, uint32_t kind, const bp_trace_step *step, uint64_t *begins)
+{
+    memset(begins, 0xff, p->kinds[kind].item_count * sizeof *begins);
+    for (size_t i = 0; i < step->count; i++) {
+        const uint32_t order = bp_step_order(p, kind, step, i);
+        if (order != BP_TRACE_NONE)
+            begins[order] = p->allocations->all[step->first + i].begin - step->begin;
+    }
+}
+
 /* Adds the ranges of a step's matched allocations, at `time`. `near`: for windows, else NULL. `begins`: room for the
  * kind's items. */
 static bp_status add_axis(const bp_step_planner *p, uint32_t kind, const bp_trace_step *step, const neighbours *near,
                           uint64_t *begins, bp_step_ranges *ranges, uint64_t time)
 {
-    const bp_allocation *all = p->allocations->all;
-    memset(begins, 0xff, p->kinds[kind].item_count * sizeof *begins);
-    for (size_t i = 0; i < step->count; i++) {
-        const uint32_t order = bp_step_order(p, kind, step, i);
-        if (order != BP_TRACE_NONE)
-            begins[order] = all[step->first + i].begin - step->begin;
-    }
+    find_begins(p, kind, step, begins);
     for (size_t i = 0; i < step->count; i++) {
         const uint32_t order = bp_step_order(p, kind, step, i);
         uint64_t begin[2], end[2], carried = 0;
         if (order == BP_TRACE_NONE || p->items[kind][order].offset == BP_STEP_OUTSIDE)
             continue;
-        const size_t count = intervals_of(p, kind, step, &all[step->first + i], begin, end, &carried);
+        const size_t count = intervals_of(p, kind, step, &p->allocations->all[step->first + i], begin, end, &carried);
         if (near != NULL && p->items[kind][order].stream != p->main_stream)
             begin[0] = window_begin(p, near, begins, order);
         for (size_t k = 0; k < count; k++)
@@ -298,10 +303,28 @@ static bp_status add_axis(const bp_step_planner *p, uint32_t kind, const bp_trac
     return BP_OK;
 }
 
+/* Adds memory that steps in the order of the reference carry into a step of their kind, at `time`. */
+static bp_status add_carried(const bp_step_planner *p, uint32_t kind, bp_step_ranges *ranges, uint64_t time)
+{
+    size_t next = 0;
+    for (const bp_trace_step *step; (step = bp_step_next_of_kind(p, kind, &next)) != NULL;) {
+        if (step->first == p->references[kind].first || !is_same_order(p, step, &p->references[kind]))
+            continue;
+        for (size_t i = 0; i < step->count; i++) {
+            const uint32_t order = bp_step_order(p, kind, step, i);
+            uint64_t begin[2], end[2], carried = 0;
+            if (order != BP_TRACE_NONE && p->items[kind][order].offset != BP_STEP_OUTSIDE &&
+                intervals_of(p, kind, step, &p->allocations->all[step->first + i], begin, end, &carried) == 2)
+                BP_TRY(bp_step_ranges_add(ranges, order, time + begin[1], time + end[1]));
+        }
+    }
+    return BP_OK;
+}
+
 bp_status bp_step_planner_find_ranges(const bp_step_planner *p, uint32_t kind, bool has_windows, uint64_t *time,
                                       bp_step_ranges *ranges)
 {
-    const bp_trace_step *steps[MAX_AXES];
+    const bp_trace_step *steps[MAX_AXES], *reference = NULL;
     size_t next = 0, count = 0;
     neighbours *near = NULL;
     uint64_t *begins = malloc((p->kinds[kind].item_count + 1) * sizeof *begins);
@@ -314,15 +337,19 @@ bp_status bp_step_planner_find_ranges(const bp_step_planner *p, uint32_t kind, b
         if (!is_reference && is_same_order(p, step, &p->references[kind]))
             continue;
         if (count == MAX_AXES) {
-            const size_t oldest = steps[0]->first == p->references[kind].first ? 1 : 0;
+            const size_t oldest = steps[0] == reference ? 1 : 0;
             memmove(&steps[oldest], &steps[oldest + 1], (MAX_AXES - 1 - oldest) * sizeof *steps);
             count--;
         }
+        reference = is_reference ? step : reference;
         steps[count++] = step;
     }
     while (count > 0 && status == BP_OK) {
-        const bp_trace_step *step = steps[--count];
+        const bp_trace_step *step = steps[--count], *behind = step_after(p, step);
         status = add_axis(p, kind, step, near, begins, ranges, *time);
+        /* The reference itself does, unless a step of another kind follows. */
+        if (status == BP_OK && step == reference && (behind == NULL || p->kind_of[behind->kind] != kind))
+            status = add_carried(p, kind, ranges, *time);
         *time += step->end - step->begin + 1u;
     }
     free(near);
@@ -332,7 +359,7 @@ bp_status bp_step_planner_find_ranges(const bp_step_planner *p, uint32_t kind, b
 
 /* ---- changes of the kind ------------------------------------------------------------------------------------------- */
 
-/* What `step` carries into the step behind it, and what that allocates before the last of it is freed. */
+/* Adds memory that `step` carries into the step behind it, and items that this one allocates before the last of it is freed. */
 static bp_status add_change(const bp_step_planner *p, uint32_t kind, const bp_trace_step *step, uint32_t next_kind,
                             uint64_t time, bp_step_ranges *ranges, bp_step_ranges *next_ranges)
 {

@@ -106,7 +106,7 @@ static bp_status find_obstacles(placer *s, uint32_t kind, obstacles *o)
     return status;
 }
 
-static size_t common_prefix(const bp_step_planner *p, uint32_t a, uint32_t b)
+static size_t items_in_common(const bp_step_planner *p, uint32_t a, uint32_t b)
 {
     size_t i = 0;
     while (i < p->kinds[a].item_count && i < p->kinds[b].item_count && p->items[a][i].bytes == p->items[b][i].bytes &&
@@ -122,7 +122,7 @@ static bool want_prefix(const placer *s, uint32_t kind, uint64_t *wanted)
     size_t longest = 0;
     uint32_t best = 0;
     for (uint32_t other = 0; other < p->kind_count; other++) {
-        const size_t length = s->instances[other].is_placed ? common_prefix(p, kind, other) : 0;
+        const size_t length = s->instances[other].is_placed ? items_in_common(p, kind, other) : 0;
         best = length > longest ? other : best;
         longest = length > longest ? length : longest;
     }
@@ -140,8 +140,8 @@ typedef struct candidate {
     const char *method;
 } candidate;
 
-static bp_status fit(const placer *s, uint32_t kind, const obstacles *o, const uint64_t *wanted, uint64_t work,
-                     uint64_t capacity, candidate *made)
+static bp_status fit_around(const placer *s, uint32_t kind, const obstacles *o, const uint64_t *wanted, uint64_t work,
+                            uint64_t capacity, candidate *made)
 {
     const instance *own = &s->instances[kind];
     const bp_step_fit input = {.bytes = own->bytes,
@@ -159,7 +159,7 @@ static bp_status fit(const placer *s, uint32_t kind, const obstacles *o, const u
 }
 
 /* By the packer, and where obstacles are in the way by first fit. `packed`: room for the items. */
-static bp_status pack(const placer *s, uint32_t kind, const obstacles *o, uint64_t *packed, candidate *made)
+static bp_status pack_alone(const placer *s, uint32_t kind, const obstacles *o, uint64_t *packed, candidate *made)
 {
     const size_t count = s->p->kinds[kind].item_count;
     bp_pack_config config;
@@ -174,7 +174,7 @@ static bp_status pack(const placer *s, uint32_t kind, const obstacles *o, uint64
     if (o->count == 0) {
         memcpy(made->offsets, packed, count * sizeof *packed);
     } else {
-        BP_TRY(fit(s, kind, o, packed, 0, 0, made));
+        BP_TRY(fit_around(s, kind, o, packed, 0, 0, made));
         if (memcmp(made->offsets, packed, count * sizeof *packed) != 0)
             made->method =
                 s->p->config.held_count > 0 ? "first fit around what is live" : "first fit around other kinds";
@@ -191,7 +191,7 @@ static bp_status limit_first(placer *s, uint32_t kind, const obstacles *o, candi
         return BP_OK;
     made->method = "first fit below the other kinds";
     if (capacity > 0)
-        BP_TRY(fit(s, kind, o, NULL, 0, capacity, made));
+        BP_TRY(fit_around(s, kind, o, NULL, 0, capacity, made));
     for (size_t i = 0; i < s->p->kinds[kind].item_count; i++) {
         if (capacity == 0 || made->offsets[i] == BP_STEP_OUTSIDE) {
             made->offsets[i] = BP_STEP_OUTSIDE;
@@ -214,9 +214,9 @@ static bp_status choose(placer *s, uint32_t kind, const obstacles *o, uint64_t *
     shared->end = UINT64_MAX;
     shared->method = "first fit, with the addresses of another kind";
     if (want_prefix(s, kind, wanted))
-        BP_TRY(fit(s, kind, o, wanted, prefix_work, 0, shared));
+        BP_TRY(fit_around(s, kind, o, wanted, prefix_work, 0, shared));
     if (shared->end > placement->bytes) {
-        BP_TRY(pack(s, kind, o, wanted, alone));
+        BP_TRY(pack_alone(s, kind, o, wanted, alone));
         best = shared->end <= alone->end ? shared : alone;
         if (placement->bytes >= alone->end) /* else both grow the slab, or only the shared one does */
             best = alone;
@@ -251,14 +251,120 @@ static bp_status place_kind(placer *s, uint32_t kind)
     return status;
 }
 
+/* ---- kinds together ------------------------------------------------------------------------------------------------ */
+
+/* Adds the ranges of items, whose numbers begin at `base`, in axes behind `time`. */
+static bp_status add_ranges(bp_packing *packing, const bp_step_ranges *ranges, size_t base, uint64_t time)
+{
+    for (size_t i = 0; i < ranges->count; i++) {
+        const bp_step_range *range = &ranges->all[i];
+        BP_TRY(bp_packing_add_interval(packing, base + range->item, time + range->begin, time + range->end));
+    }
+    return BP_OK;
+}
+
+/* All steady kinds as one instance, with the changes from one to another. `bases`: numbers of their first items. */
+static bp_status join_kinds(const placer *s, bp_packing *packing, const size_t *bases)
+{
+    const bp_step_planner *p = s->p;
+    uint64_t time = 0;
+    bp_step_ranges before = {0}, behind = {0};
+    bp_status status = BP_OK;
+    for (uint32_t kind = 0; kind < p->kind_count && status == BP_OK; kind++) {
+        for (size_t i = 0; i < p->kinds[kind].item_count && !p->kinds[kind].is_first && status == BP_OK; i++)
+            status = bp_packing_add_item(packing, s->instances[kind].bytes[i] / BP_STEP_ALIGNMENT, NULL);
+    }
+    for (uint32_t kind = 0; kind < p->kind_count && status == BP_OK; kind++) {
+        if (p->kinds[kind].is_first)
+            continue;
+        const bp_step_ranges axes = {.all = s->instances[kind].ranges.all, .count = s->instances[kind].axes_count};
+        status = add_ranges(packing, &axes, bases[kind], time);
+        time += s->instances[kind].time;
+        for (uint32_t next = 0; next < p->kind_count && status == BP_OK; next++) {
+            before.count = behind.count = 0;
+            if (!p->kinds[next].is_first)
+                status = bp_step_planner_find_changes(p, kind, next, &time, &before, &behind);
+            if (status == BP_OK)
+                status = add_ranges(packing, &before, bases[kind], 0);
+            if (status == BP_OK)
+                status = add_ranges(packing, &behind, bases[next], 0);
+        }
+    }
+    free(before.all);
+    free(behind.all);
+    return status;
+}
+
+/* Searches a smaller slab for all steady kinds, from the placement of each. `known` and `offsets`: room for all items. */
+static bp_status improve(placer *s, bp_packing *packing, const size_t *bases, uint64_t *known, uint64_t *offsets)
+{
+    const bp_step_planner *p = s->p;
+    bp_step_placement *placement = s->placement;
+    bp_pack_config config;
+    bp_pack_result result = {.size = sizeof result};
+    BP_TRY(join_kinds(s, packing, bases));
+    for (uint32_t kind = 0; kind < p->kind_count; kind++) {
+        for (size_t i = 0; i < p->kinds[kind].item_count && !p->kinds[kind].is_first; i++)
+            known[bases[kind] + i] = placement->offsets[kind][i] / BP_STEP_ALIGNMENT;
+    }
+    BP_TRY(bp_pack_config_init(&config, sizeof config));
+    config.work = p->config.work;
+    config.known = known;
+    BP_TRY(bp_pack(packing, &config, offsets, &result));
+    BP_TRY(bp_packing_check(packing, offsets, result.bytes));
+    placement->bytes = result.bytes * BP_STEP_ALIGNMENT;
+    for (uint32_t kind = 0; kind < p->kind_count; kind++) {
+        if (p->kinds[kind].is_first)
+            continue;
+        placement->ends[kind] = 0;
+        placement->proven[kind] = result.proven * BP_STEP_ALIGNMENT; /* of the slab */
+        placement->methods[kind] = result.method;
+        for (size_t i = 0; i < p->kinds[kind].item_count; i++) {
+            const uint64_t offset = offsets[bases[kind] + i] * BP_STEP_ALIGNMENT;
+            const uint64_t end = s->instances[kind].bytes[i] > 0 ? offset + s->instances[kind].bytes[i] : 0;
+            placement->offsets[kind][i] = offset;
+            placement->ends[kind] = end > placement->ends[kind] ? end : placement->ends[kind];
+        }
+    }
+    return BP_OK;
+}
+
+/* Kinds that were placed one by one may take more than the largest of them needs: memory that one step carries into one of
+ * another kind was in the way. */
+static bp_status improve_together(placer *s)
+{
+    const bp_step_planner *p = s->p;
+    size_t bases[BP_STEP_PLAN_KINDS], count = 0, kinds = 0;
+    uint64_t bound = 0;
+    for (uint32_t kind = 0; kind < p->kind_count; kind++) {
+        bases[kind] = count;
+        count += p->kinds[kind].is_first ? 0 : p->kinds[kind].item_count;
+        kinds += !p->kinds[kind].is_first;
+        if (!p->kinds[kind].is_first && s->placement->proven[kind] > bound)
+            bound = s->placement->proven[kind];
+    }
+    if (kinds < 2 || s->placement->bytes <= bound || p->config.held_count > 0)
+        return BP_OK;
+    bp_packing *packing = NULL;
+    uint64_t *offsets = malloc((2 * count + 1) * sizeof *offsets);
+    bp_status status = offsets == NULL ? bp_fail_memory(2 * count * sizeof *offsets) : bp_packing_create(&packing);
+    if (status == BP_OK)
+        status = improve(s, packing, bases, offsets + count, offsets);
+    bp_packing_destroy(&packing);
+    free(offsets);
+    return status;
+}
+
 /* ---- all ----------------------------------------------------------------------------------------------------------- */
 
-static bp_status place(placer *s, bool has_windows)
+static bp_status place_kinds(placer *s, bool has_windows)
 {
     const bp_step_planner *p = s->p;
     for (uint32_t kind = 0; kind < p->kind_count; kind++)
         BP_TRY(make_instance(s, kind, has_windows));
     for (size_t i = 0; i < p->kind_count; i++) {
+        if (i + p->has_first == p->kind_count)
+            BP_TRY(improve_together(s));
         uint32_t largest = BP_TRACE_NONE;
         for (uint32_t kind = 0; kind < p->kind_count; kind++) {
             if (!s->instances[kind].is_placed && (!p->kinds[kind].is_first || i + 1 == p->kind_count) &&
@@ -267,6 +373,8 @@ static bp_status place(placer *s, bool has_windows)
         }
         BP_TRY(place_kind(s, largest));
     }
+    if (!p->has_first)
+        BP_TRY(improve_together(s));
     for (size_t i = 0; i < p->config.held_count; i++) {
         const uint64_t end = p->config.held[i].offset + p->config.held[i].bytes;
         s->placement->bytes = end > s->placement->bytes ? end : s->placement->bytes;
@@ -277,7 +385,7 @@ static bp_status place(placer *s, bool has_windows)
 bp_status bp_step_planner_place(const bp_step_planner *p, bool has_windows, bp_step_placement *placement)
 {
     placer s = {.p = p, .placement = placement};
-    bp_status status = place(&s, has_windows);
+    bp_status status = place_kinds(&s, has_windows);
     for (size_t i = 0; i < p->kind_count; i++) {
         bp_packing_destroy(&s.instances[i].packing);
         free(s.instances[i].ranges.all);

@@ -10,7 +10,7 @@
 #include "planner/steps/steps.h"
 
 /* Events without marks, which become numbers of events. */
-static bp_status add_events(const bp_step_event *events, size_t count, bp_trace *trace)
+static bp_status copy_events(const bp_step_event *events, size_t count, bp_trace *trace)
 {
     for (size_t i = 0; i < count; i++) {
         const bp_step_event *e = &events[i];
@@ -37,7 +37,7 @@ static bp_status add_events(const bp_step_event *events, size_t count, bp_trace 
     return BP_OK;
 }
 
-static bp_status plan_trace(const bp_trace *trace, const bp_step_plan_config *config, bp_step_plan **plan)
+static bp_status plan_events(const bp_trace *trace, const bp_step_plan_config *config, bp_step_plan **plan)
 {
     bp_allocations allocations = {0};
     bp_stack_places places = {0};
@@ -73,9 +73,9 @@ bp_status bp_step_plan_create(const bp_step_event *events, size_t count, const b
     trace.events = copies;
     trace.marks = marks;
     if (status == BP_OK)
-        status = add_events(events, count, &trace);
+        status = copy_events(events, count, &trace);
     if (status == BP_OK)
-        status = plan_trace(&trace, config, plan);
+        status = plan_events(&trace, config, plan);
     free(copies);
     free(marks);
     return status;

@@ -203,13 +203,23 @@ static bool between_marks(const bp_step_finder *f, const size_t *marks, size_t i
     return part->count > 0;
 }
 
-/* Marks of a round, such as the steps of a generator and of a discriminator, or of two optimizers: the smallest number
- * after which the allocations are alike again, twice at least. 0: none. */
-static size_t find_round(const bp_step_finder *f, const size_t *marks, size_t count, uint32_t *orders)
+/* True if live bytes rise behind each of the marks by a sixteenth of their range, so that a forward pass follows. */
+static bool rises_behind(const bp_step_finder *f, const size_t *marks, size_t i, uint64_t range)
 {
-    for (size_t round = 1; round <= MAX_ROUND && 2 * round < count; round++) {
+    return rise(f, marks[i], marks[i + 1]) >= range / 16;
+}
+
+/* Marks of a round, such as the steps of two optimizers, or of a generator and a discriminator: the smallest number after
+ * which the allocations are alike again, behind the first round, which makes the state of optimizers. 0: none. */
+static size_t find_round(const bp_step_finder *f, const size_t *marks, size_t count, uint64_t range, uint32_t *orders)
+{
+    bool rises = true;
+    for (size_t i = 0; i + 1 < count; i++)
+        rises = rises && rises_behind(f, marks, i, range);
+    /* Lengths in random order may be alike by chance for two rounds, but seldom for three. */
+    for (size_t round = 1; round <= MAX_ROUND && (rises && round > 1 ? 4 : 3) * round <= count; round++) {
         bool repeats = true;
-        for (size_t i = 0; repeats && i + round + 1 < count; i++) {
+        for (size_t i = round - 1; repeats && i + round + 1 < count; i++) {
             bp_trace_step a, b;
             repeats = between_marks(f, marks, i, &a) && between_marks(f, marks, i + round, &b) &&
                       bp_steps_are_alike(f, &a, &b, orders);
@@ -243,20 +253,15 @@ static bp_status cut_at_optimizer_ends(const bp_step_finder *f, size_t *cuts, si
     }
     for (size_t i = 0; i < mark_count; i++)
         marks[i] = f->steps->optimizer_ends[i] - early;
-    const size_t round = find_round(f, marks, mark_count, orders);
-    if (round > 0) {
-        for (size_t i = find_beginning(f, marks, round); i < mark_count; i += round)
+    uint64_t min = UINT64_MAX, max = 0;
+    for (size_t i = mark_count > 0 ? marks[0] : f->count; i <= f->count; i++) {
+        min = f->live[i] < min ? f->live[i] : min;
+        max = f->live[i] > max ? f->live[i] : max;
+    }
+    const size_t round = find_round(f, marks, mark_count, max - min, orders);
+    for (size_t i = round > 0 ? find_beginning(f, marks, round) : 0; i<mark_count; i += round> 0 ? round : 1) {
+        if (round > 0 || i + 1 == mark_count || rises_behind(f, marks, i, max - min))
             cuts[(*count)++] = marks[i];
-    } else if (mark_count > 0) {
-        uint64_t min = UINT64_MAX, max = 0;
-        for (size_t i = marks[0]; i <= f->count; i++) {
-            min = f->live[i] < min ? f->live[i] : min;
-            max = f->live[i] > max ? f->live[i] : max;
-        }
-        for (size_t i = 0; i < mark_count; i++) {
-            if (i + 1 == mark_count || rise(f, marks[i], marks[i + 1]) >= (max - min) / 16)
-                cuts[(*count)++] = marks[i];
-        }
     }
     free(marks);
     free(orders);

@@ -271,7 +271,7 @@ static bool find_main_stream(bp_step_planner *p)
 }
 
 /* Items get offsets in the slab. */
-static bp_status place(bp_step_planner *p, bp_step_plan_info *info)
+static bp_status place_items(bp_step_planner *p, bp_step_plan_info *info)
 {
     const bool has_windows = find_main_stream(p) && p->config.lead > 0;
     bp_step_placement placement = {0}, without = {0};
@@ -356,7 +356,7 @@ bp_status bp_step_plan_trace(const bp_trace *trace, const bp_allocations *alloca
     if (status == BP_OK)
         status = bp_step_planner_find_kinds(&p);
     if (status == BP_OK)
-        status = place(&p, &info);
+        status = place_items(&p, &info);
     if (status == BP_OK)
         status = measure_rest(&p, &info);
     if (status == BP_OK)

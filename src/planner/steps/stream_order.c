@@ -46,7 +46,7 @@ typedef struct player {
 
 /* ---- tables -------------------------------------------------------------------------------------------------------- */
 
-static int by_time(const void *left, const void *right)
+static int by_operation_time(const void *left, const void *right)
 {
     const operation *a = left, *b = right;
     if (a->time != b->time)
@@ -56,15 +56,15 @@ static int by_time(const void *left, const void *right)
     return (a->item > b->item) - (a->item < b->item);
 }
 
-static int by_value(const void *left, const void *right)
+static int by_atom_offset(const void *left, const void *right)
 {
     const uint64_t *a = left, *b = right;
     return (*a > *b) - (*a < *b);
 }
 
-static uint32_t atom_at(const player *s, uint64_t offset)
+static uint32_t player_atom(const player *s, uint64_t offset)
 {
-    const uint64_t *found = bsearch(&offset, s->offsets, s->atom_count, sizeof *s->offsets, by_value);
+    const uint64_t *found = bsearch(&offset, s->offsets, s->atom_count, sizeof *s->offsets, by_atom_offset);
     return (uint32_t)(found - s->offsets);
 }
 
@@ -90,8 +90,8 @@ static bp_status make_tables(const bp_step_planner *p, uint32_t kind, player *s)
         s->offsets[s->atom_count++] = s->items[i].offset;
         s->offsets[s->atom_count++] = s->items[i].offset + bp_step_round(s->items[i].bytes);
     }
-    qsort(s->operations, s->operation_count, sizeof *s->operations, by_time);
-    qsort(s->offsets, s->atom_count, sizeof *s->offsets, by_value);
+    qsort(s->operations, s->operation_count, sizeof *s->operations, by_operation_time);
+    qsort(s->offsets, s->atom_count, sizeof *s->offsets, by_atom_offset);
     size_t kept = 0;
     for (size_t i = 0; i < s->atom_count; i++) {
         if (kept == 0 || s->offsets[i] != s->offsets[kept - 1])
@@ -104,39 +104,39 @@ static bp_status make_tables(const bp_step_planner *p, uint32_t kind, player *s)
     for (size_t i = 0; i < count; i++) {
         if (s->items[i].offset == BP_STEP_OUTSIDE)
             continue;
-        s->first[2 * i] = atom_at(s, s->items[i].offset);
-        s->first[2 * i + 1] = atom_at(s, s->items[i].offset + bp_step_round(s->items[i].bytes));
+        s->first[2 * i] = player_atom(s, s->items[i].offset);
+        s->first[2 * i + 1] = player_atom(s, s->items[i].offset + bp_step_round(s->items[i].bytes));
     }
     return BP_OK;
 }
 
 /* ---- events -------------------------------------------------------------------------------------------------------- */
 
-static stream_event *event_of(player *s, uint32_t stream, uint64_t number)
+static stream_event *player_event(player *s, uint32_t stream, uint64_t number)
 {
     return &s->events[stream][number % KEPT_EVENTS];
 }
 
-static void record(player *s, uint32_t stream)
+static void player_record(player *s, uint32_t stream)
 {
-    stream_event *event = event_of(s, stream, ++s->event_counts[stream]);
+    stream_event *event = player_event(s, stream, ++s->event_counts[stream]);
     event->time = ++s->clock;
     memcpy(event->waited, s->waited[stream], sizeof event->waited);
 }
 
-static void wait_for(player *s, uint32_t stream, uint32_t before, uint32_t time, bool counts)
+static void player_wait(player *s, uint32_t stream, uint32_t before, uint32_t time, bool counts)
 {
     if (s->waited[stream][before] > time)
         return;
     uint64_t number = s->event_counts[before];
-    if (number == 0 || event_of(s, before, number)->time <= time) {
-        record(s, before);
+    if (number == 0 || player_event(s, before, number)->time <= time) {
+        player_record(s, before);
         number = s->event_counts[before];
     }
     while (number > 1 && s->event_counts[before] - number < KEPT_EVENTS - 1 &&
-           event_of(s, before, number - 1)->time > time)
+           player_event(s, before, number - 1)->time > time)
         number--;
-    const stream_event *event = event_of(s, before, number);
+    const stream_event *event = player_event(s, before, number);
     for (uint32_t i = 0; i < BP_STEP_PLAN_STREAMS; i++)
         s->waited[stream][i] = event->waited[i] > s->waited[stream][i] ? event->waited[i] : s->waited[stream][i];
     s->waited[stream][before] = event->time;
@@ -145,7 +145,7 @@ static void wait_for(player *s, uint32_t stream, uint32_t before, uint32_t time,
 
 /* ---- playing ------------------------------------------------------------------------------------------------------- */
 
-static void begin_item(player *s, uint32_t item, bool counts)
+static void player_begin(player *s, uint32_t item, bool counts)
 {
     const uint32_t stream = s->items[item].stream;
     uint32_t latest[BP_STEP_PLAN_STREAMS] = {0};
@@ -161,25 +161,25 @@ static void begin_item(player *s, uint32_t item, bool counts)
     }
     for (; others != 0; others &= others - 1) {
         const uint32_t before = (uint32_t)__builtin_ctz(others);
-        wait_for(s, stream, before, latest[before], counts);
+        player_wait(s, stream, before, latest[before], counts);
     }
 }
 
-static void end_item(player *s, uint32_t item)
+static void player_end(player *s, uint32_t item)
 {
     for (uint32_t i = s->first[2 * item]; i < s->first[2 * item + 1]; i++)
         s->atoms[i] = (atom){item, s->clock};
     if (s->precedes[item])
-        record(s, s->items[item].stream);
+        player_record(s, s->items[item].stream);
 }
 
 static void play(player *s, bool counts)
 {
     for (size_t i = 0; i < s->operation_count; i++) {
         if (s->operations[i].begins)
-            begin_item(s, s->operations[i].item, counts);
+            player_begin(s, s->operations[i].item, counts);
         else
-            end_item(s, s->operations[i].item);
+            player_end(s, s->operations[i].item);
     }
 }
 
