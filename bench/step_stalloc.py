@@ -93,7 +93,8 @@ def main():
             with open(os.path.join(folder, "trace", "mem_log_dev0.txt"), "w", encoding="utf-8") as file:
                 write_trace(events, device["steps"][-4:-1], file)
             theirs, seconds = stalloc(folder, os.path.join(copy, "Synthesizer"))
-        peak, ours = device["peak_bytes"], device["plan"]["total_bytes"]
+        # Without windows: STAlloc has no streams.
+        peak, ours = device["peak_bytes"], device["plan"]["total_bytes"] - device["plan"]["windows_bytes"]
         name = os.path.basename(path)[:32]
         if theirs is None:
             print(f"{name:32} {peak / 2**30:7.3f} GiB {ours / 2**30:7.3f} GiB {1 - peak / ours:6.1%} {seconds}")

@@ -42,6 +42,8 @@ static const struct {
     bp_kind kind;
 } documents[] = {
     {"bucketpool.plan/", {"a plan", "`bucketpool run MODEL --plan FILE` executes it"}},
+    {"bucketpool.step_plan/",
+     {"the plan of a training step", "`python -m bucketpool.torch.steps --plan FILE` serves it"}},
     {"bucketpool.units/", {"a model", "`bucketpool plan FILE` plans it"}},
     {"bucketpool.report/", {"an answer of `bucketpool plan --json`", NULL}},
     {"bucketpool.schedule/", {"an answer of `bucketpool schedule --json`", NULL}},

@@ -2,6 +2,17 @@
 /* The document bucketpool.step/1. */
 #include "step/step.h"
 
+/* The plan's kind of a recorded step; the first step of a process may be the only one of its kind. */
+static size_t kind_of(const step_answer *a, const bp_trace_step *step)
+{
+    const bp_trace_step *reference = &a->steps.steps[a->steps.kinds[step->kind].reference];
+    size_t kind = 0;
+    while (kind + 1 < a->plan->kind_count &&
+           (a->plan->kinds[kind].is_first || a->references[kind].first != reference->first))
+        kind++;
+    return kind;
+}
+
 static void add_steps(bp_json_writer *d, const step_answer *a)
 {
     bp_json_add_list(d, "steps");
@@ -12,7 +23,7 @@ static void add_steps(bp_json_writer *d, const step_answer *a)
         bp_json_add_number(d, "end_event", step->end);
         bp_json_add_number(d, "allocations", step->count);
         bp_json_add_number(d, "matched", step->matched);
-        bp_json_add_number(d, "kind", step->kind);
+        bp_json_add_number(d, "kind", kind_of(a, step));
         bp_json_add_number(d, "begin_bytes", step->begin_bytes);
         bp_json_add_number(d, "peak_bytes", step->peak_bytes);
         bp_json_add_number(d, "peak_event", step->peak_event);
