@@ -103,8 +103,10 @@ class Player:
                 self.live.pop(address, None)
 
     def repeat(self, recording: Recording, steps: int) -> None:
-        before: dict[int, torch.Tensor] = {}
         steady = recording.steady()
+        made = [address for action, address, _, _ in recording.events[recording.cuts[-2]:recording.cuts[-1]] if action == "alloc"]
+        late = {order for action, order, age, _, _ in steady if action == "free" and age}
+        before = {order: self.live.pop(address) for order, address in enumerate(made) if order in late and address in self.live}
         for _ in range(steps):
             now: dict[int, torch.Tensor] = {}
             if recording.marks:
@@ -127,7 +129,8 @@ def main(mode: str, path: str, steps: int) -> None:
         plan, decorated = plan_of(path), Decorated("cuda")
         info = core().bp_step_plan_get_info(plan).contents
         planned = {"slab_bytes": info.bytes, "lower_bound_bytes": info.lower_bound_bytes, "kinds": info.kind_count,
-                   "planned_peak_live_bytes": info.peak_live_bytes, "outside_bytes": info.outside_bytes}
+                   "planned_peak_live_bytes": info.peak_live_bytes, "outside_bytes": info.outside_bytes,
+                   "persistent_bytes": info.persistent_bytes}
         is_from_start = any(kind.is_first for kind in info.kinds[:info.kind_count])
         decorated.serve(plan, 1 if is_from_start else info.persistent_bytes + info.outside_bytes + (64 << 20))
     player = Player(decorated)

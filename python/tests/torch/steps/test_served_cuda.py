@@ -18,11 +18,11 @@ RUNTIME, DRIVER = os.path.join(FAKES, "cudart", "libcudart.so.13"), os.path.join
 SETTINGS = {"default": "", "expandable": "expandable_segments:True"}
 
 
-def run(program, seed, settings, *, memory=80 << 30, script="served_cuda.py", **environment):
+def run(program, argument, settings, *, more=(), memory=80 << 30, script="served_cuda.py", **environment):
     with_fakes = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": settings, "LD_PRELOAD": f"{DRIVER}:{RUNTIME}", "OMP_NUM_THREADS": "1",
                   "FAKE_CUDA": f"memory={memory},granularity=2097152,poison=0",
                   "PYTHONPATH": os.pathsep.join([os.path.join(ROOT, "python"), FOLDER]), **environment}
-    done = subprocess.run([sys.executable, os.path.join(FOLDER, script), program, str(seed)], capture_output=True, text=True,
+    done = subprocess.run([sys.executable, os.path.join(FOLDER, script), program, str(argument), *more], capture_output=True, text=True,
                           timeout=600, env=with_fakes)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout.splitlines()[-1])
