@@ -183,8 +183,8 @@ def build(command: List[str], header: str, folder: str, target: str) -> None:
                           "compiler") from None
         if done.returncode != 0:
             raise refusal(f"the decorator of PyTorch {torch.__version__}'s allocator does not compile with "
-                          f"{command[0]}: {first_errors(done.stderr)}; set CXX to another compiler, g++ 9 or "
-                          "clang++ 10 at least")
+                          f"{command[0]}: {first_errors(done.stderr)}; set CXX to another compiler, for "
+                          "example a newer g++")
         os.rename(os.path.join(scratch, "decorator.so"), target)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
