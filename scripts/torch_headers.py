@@ -158,7 +158,7 @@ def main():
         print(f"./check --torch --versions is skipped: {reason}")
         return 77
     print(", ".join(f"{count} {name}" for name, count in counts.items()))
-    return 1 if counts["failed"] or not counts["passed"] else 0
+    return 1 if counts["failed"] else 0 if counts["passed"] else 77
 
 
 if __name__ == "__main__":
