@@ -20,7 +20,6 @@ NATIVE = LIBRARIES | {"libsmartcols.so.1", "bucketpool"}  # the command and what
 
 USED = """
 import sys
-from places import ROOT
 import bucketpool as bp
 from bucketpool._library import logprob
 
