@@ -272,9 +272,12 @@ def main():
         pass
     first = "about half an hour on two cores, and the first time what a download of 0.8 to 2.2 GB takes"
     announced = progress.announce("check --torch", first) if len(sys.argv) == 1 else "the options decide how long it takes"
-    say(f"torch: installs PyTorch {RELEASE}, builds the library and runs the tests; {announced}")
+    work = "compiles for all releases" if sys.argv[1:2] == ["--versions"] else "builds the library and runs the tests"
+    say(f"torch: installs PyTorch {RELEASE}, {work}; {announced}")
     try:
         environment()
+        if sys.argv[1:2] == ["--versions"]:
+            return subprocess.call([PYTHON, HEADERS, os.path.join(BUILDS, "torch-headers")], env=surroundings())
         install_releases()
     except Impossible as reason:
         say(f"./check --torch is skipped: {reason}")
@@ -285,8 +288,6 @@ def main():
             say("".join(file.readlines()[-60:]))
         say("torch: the library does not build\n0 passed, 1 failed, 0 skipped")
         return 1
-    if sys.argv[1:2] == ["--versions"]:
-        return subprocess.call([PYTHON, HEADERS, os.path.join(BUILDS, "torch-headers")], env=surroundings())
     if sys.argv[1:2] == ["--peers"]:
         return subprocess.call([PYTHON, PEERS, *sys.argv[2:]], env=surroundings())
     counts = test(sys.argv[1:])

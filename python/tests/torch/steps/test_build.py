@@ -116,6 +116,14 @@ def test_without_locks(small, monkeypatch, error):
     assert library().answer() == 5
 
 
+def test_surroundings(monkeypatch):
+    """The libraries that a test or a profiler loads into PyTorch are not loaded into the compiler, and errors are in English."""
+    monkeypatch.setenv("LD_PRELOAD", "/nowhere/libcudart.so")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    found = _build.surroundings()
+    assert "LD_PRELOAD" not in found and found["LC_ALL"] == "C" and found["PATH"] == os.environ["PATH"]
+
+
 def test_no_compiler(small, monkeypatch):
     monkeypatch.setenv("PATH", str(small))
     with pytest.raises(Unsupported, match=r"^no C\+\+ compiler: c\+\+, g\+\+ and clang\+\+ cannot be run; install one, .*Nothing is served$"):
