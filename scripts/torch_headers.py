@@ -116,7 +116,7 @@ def check_table(folder):
 def compiled(device, release, include, cuda, where, chosen):
     """A phrase of how it went. Raises Unsupported where it does not compile."""
     header = forwarding(include, device, release)
-    dumped = [] if "clang" in chosen.version or device == "cpu" else ["-fdump-lang-class"]
+    dumped = [] if "clang" in chosen.version else ["-fdump-lang-class"]
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "forwarding.h"), "w", encoding="utf-8") as file:
             file.write(header)
