@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch's own CUDA allocator reserves for recorded steps, with its default settings, with expandable segments, and with the
-plan of the step served from its first allocation on. No GPU: the recordings are played over the emulated runtime and driver of a build.
+"""Measures what PyTorch's own CUDA allocator reserves for recorded steps, with its default settings, with expandable segments, and with the
+plan of the step served from its first allocation on. No GPU is needed: the recordings are played over the emulated runtime and driver of a build.
 
     BUCKETPOOL_BUILD=build BUCKETPOOL_LIBRARY_PATH=build/src python3 bench/torch/served_steps.py RECORDING... [--json FILE]
 
-Recordings are those of examples/trace_step.py or of a GPU. Prints a line each. Exits 77 where there is no PyTorch."""
+Recordings are those of examples/trace_step.py or of a GPU. Prints a line each. Exits 77 without PyTorch."""
 
 import argparse
 import json

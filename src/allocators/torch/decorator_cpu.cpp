@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 // Decorator of PyTorch's allocator for the CPU: allocations of the planned step come from one mapping, whose pages stay.
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 // Decorator of PyTorch's caching allocator for CUDA: allocations of the planned step come from a slab, which is one block of the
 // caching allocator. Segments, limits, out-of-memory errors, IPC and registration with NCCL therefore stay PyTorch's; so does
 // everything that is allocated while a graph is captured or into a MemPool.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 // The history of PyTorch's allocator (torch.cuda.memory._record_memory_history) for what lives in a slab: snapshots then have its events
 // and call stacks beside PyTorch's.
 #ifndef BP_ALLOCATORS_TORCH_DECORATOR_HISTORY_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 // CUDA's streams and events for the server of a step.
 #ifndef BP_ALLOCATORS_TORCH_DECORATOR_STREAMS_H
 #define BP_ALLOCATORS_TORCH_DECORATOR_STREAMS_H
