@@ -22,7 +22,8 @@ Plan a model, then serve a bucket on the CPU (Device.cuda(0): on a GPU):
         view.release()
 
 Further names: Capture (CUDA graphs), Comm, Registration and Entry (NCCL), Offload (release groups), Profile
-(snapshots), Packing (offsets of any items), alternatives and peaks (what-if), cuda_arch_list(), Error and its subclasses.
+(snapshots), Packing (offsets of any items), StepPlan (training steps), alternatives and peaks (what-if),
+cuda_arch_list(), Error and its subclasses.
 bucketpool.torch.fsdp2, bucketpool.torch.megatron_fsdp and bucketpool.torch.deepspeed attach pools to these runtimes.
 numpy and PyTorch are imported when they are used. docs/reference/python.md describes the whole package.
 """
@@ -43,6 +44,7 @@ from .pool import LiveRequest, Pool, PoolEvent, PoolSlab, Statistics
 from .profile import Profile
 from .registration import Entry, Registration, Window
 from .schedule import Schedule, ScheduleEvent, Step
+from .step_plan import StepEvent, StepItem, StepKind, StepPlan, StepWaits
 from .view import View
 from .whatif import Alternative, Holder, Peak, alternatives, peaks
 
@@ -53,7 +55,7 @@ __all__ = ["Alternative", "Bucket", "Buckets", "Capture", "CaptureError", "Captu
            "OffloadGroup", "Packing", "Parameter", "Peak", "Pinned", "PinnedStatistics", "Placement", "Plan",
            "PlanRequest", "PlanRole", "PlanSlab", "Pool", "PoolEvent", "PoolSlab", "Profile", "RankTimeout",
            "Registration", "Request", "Schedule", "ScheduleError", "ScheduleEvent", "SizeOverflow",
-           "Statistics", "Step", "Stream", "Unit", "Unsupported", "Usage", "View", "Window", "__version__",
-           "alternatives", "cuda_arch_list", "peaks"]
+           "Statistics", "Step", "StepEvent", "StepItem", "StepKind", "StepPlan", "StepWaits", "Stream",
+           "Unit", "Unsupported", "Usage", "View", "Window", "__version__", "alternatives", "cuda_arch_list", "peaks"]
 
 __version__ = "1.0.0-rc1"

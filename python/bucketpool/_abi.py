@@ -587,6 +587,56 @@ class bp_export_config(Sized):
     _fields_ = [("size", c_size_t), ("id", c_uint32), ("dtype", c_int), ("versioned", c_int32)]
 
 
+# ---- step_plan.h ---------------------------------------------------------------------------------------------------
+
+BP_STEP_ALLOCATE = 1
+BP_STEP_FREE = 2
+BP_STEP_MARK = 3
+BP_STEP_ALIGNMENT = 512
+BP_STEP_OUTSIDE = 0xffffffffffffffff
+BP_STEP_NO_PLACE = 0xffffffff
+BP_STEP_LEAD_AUTO = 0xffffffff
+BP_STEP_PLAN_STREAMS = 32
+BP_STEP_PLAN_KINDS = 8
+
+
+class bp_step_plan_item(Structure):
+    _fields_ = [("bytes", c_uint64), ("offset", c_uint64), ("stream", c_uint32), ("place", c_uint32),
+                ("precedes_stream", c_uint32)]
+
+
+class bp_step_plan_kind(Structure):
+    _fields_ = [("items", POINTER(bp_step_plan_item)), ("item_count", c_size_t), ("marks", POINTER(c_uint32)),
+                ("mark_count", c_size_t), ("is_first", c_uint32), ("steps", c_uint32), ("bytes", c_uint64),
+                ("lower_bound_bytes", c_uint64), ("proven_bytes", c_uint64), ("method", c_char_p)]
+
+
+class bp_step_plan_waits(Structure):
+    _fields_ = [("waiting", c_uint32), ("before", c_uint32), ("waits", c_uint64)]
+
+
+class bp_step_plan_info(Structure):
+    _fields_ = [("bytes", c_uint64), ("bytes_without_windows", c_uint64), ("lower_bound_bytes", c_uint64),
+                ("persistent_bytes", c_uint64), ("outside_bytes", c_uint64), ("peak_live_bytes", c_uint64),
+                ("reserved_before_bytes", c_uint64), ("optimal", c_int), ("kinds", POINTER(bp_step_plan_kind)),
+                ("kind_count", c_size_t), ("streams", POINTER(c_uint64)), ("stream_count", c_size_t),
+                ("waits", POINTER(bp_step_plan_waits)), ("waits_count", c_size_t), ("places", POINTER(c_char_p)),
+                ("place_count", c_size_t)]
+
+
+class bp_step_event(Structure):
+    _fields_ = [("address", c_uint64), ("bytes", c_uint64), ("stream", c_uint32), ("action", c_uint32)]
+
+
+class bp_step_held(Structure):
+    _fields_ = [("offset", c_uint64), ("bytes", c_uint64)]
+
+
+class bp_step_plan_config(Sized):
+    _fields_ = [("size", c_size_t), ("work", c_uint64), ("lead", c_uint32), ("is_from_start", c_uint32),
+                ("held", POINTER(bp_step_held)), ("held_count", c_size_t), ("reserved_before_bytes", c_uint64)]
+
+
 # ---- formats.h -----------------------------------------------------------------------------------------------------
 
 
@@ -840,56 +890,6 @@ class bp_profile_info(Structure):
     _fields_ = [("recording", c_int32), ("pickle_path", c_char_p), ("trace_path", c_char_p)]
 
 
-# ---- step_plan.h ---------------------------------------------------------------------------------------------------
-
-BP_STEP_ALLOCATE = 1
-BP_STEP_FREE = 2
-BP_STEP_MARK = 3
-BP_STEP_ALIGNMENT = 512
-BP_STEP_OUTSIDE = 0xffffffffffffffff
-BP_STEP_NO_PLACE = 0xffffffff
-BP_STEP_LEAD_AUTO = 0xffffffff
-BP_STEP_PLAN_STREAMS = 32
-BP_STEP_PLAN_KINDS = 8
-
-
-class bp_step_plan_item(Structure):
-    _fields_ = [("bytes", c_uint64), ("offset", c_uint64), ("stream", c_uint32), ("place", c_uint32),
-                ("precedes_stream", c_uint32)]
-
-
-class bp_step_plan_kind(Structure):
-    _fields_ = [("items", POINTER(bp_step_plan_item)), ("item_count", c_size_t), ("marks", POINTER(c_uint32)),
-                ("mark_count", c_size_t), ("is_first", c_uint32), ("steps", c_uint32), ("bytes", c_uint64),
-                ("lower_bound_bytes", c_uint64), ("proven_bytes", c_uint64), ("method", c_char_p)]
-
-
-class bp_step_plan_waits(Structure):
-    _fields_ = [("waiting", c_uint32), ("before", c_uint32), ("waits", c_uint64)]
-
-
-class bp_step_plan_info(Structure):
-    _fields_ = [("bytes", c_uint64), ("bytes_without_windows", c_uint64), ("lower_bound_bytes", c_uint64),
-                ("persistent_bytes", c_uint64), ("outside_bytes", c_uint64), ("peak_live_bytes", c_uint64),
-                ("reserved_before_bytes", c_uint64), ("optimal", c_int), ("kinds", POINTER(bp_step_plan_kind)),
-                ("kind_count", c_size_t), ("streams", POINTER(c_uint64)), ("stream_count", c_size_t),
-                ("waits", POINTER(bp_step_plan_waits)), ("waits_count", c_size_t), ("places", POINTER(c_char_p)),
-                ("place_count", c_size_t)]
-
-
-class bp_step_event(Structure):
-    _fields_ = [("address", c_uint64), ("bytes", c_uint64), ("stream", c_uint32), ("action", c_uint32)]
-
-
-class bp_step_held(Structure):
-    _fields_ = [("offset", c_uint64), ("bytes", c_uint64)]
-
-
-class bp_step_plan_config(Sized):
-    _fields_ = [("size", c_size_t), ("work", c_uint64), ("lead", c_uint32), ("is_from_start", c_uint32),
-                ("held", POINTER(bp_step_held)), ("held_count", c_size_t), ("reserved_before_bytes", c_uint64)]
-
-
 # ---- step_serve.h --------------------------------------------------------------------------------------------------
 
 BP_STEP_SERVED = 0
@@ -901,6 +901,7 @@ BP_STEP_UNORDERED = 5
 BP_STEP_PAUSED = 6
 BP_STEP_OUTCOMES = 7
 BP_STEP_STREAMS = 32
+BP_STEP_DEVIATIONS = 64
 
 
 class bp_step_server_config(Sized):
@@ -908,16 +909,16 @@ class bp_step_server_config(Sized):
                 ("wait", CFUNCTYPE(c_bool, c_void_p, c_uint32, c_uint32, c_uint64))]
 
 
+class bp_step_block(Structure):
+    _fields_ = [("offset", c_uint64), ("bytes", c_uint64), ("requested_bytes", c_uint64), ("stream", c_uint32),
+                ("kind", c_uint32), ("item", c_uint32)]
+
+
 class bp_step_statistics(Sized):
     _fields_ = [("size", c_size_t), ("outcomes", c_uint64 * 7), ("anywhere", c_uint64), ("frees", c_uint64),
                 ("live", c_uint64), ("live_bytes", c_uint64), ("peak_live_bytes", c_uint64), ("marks", c_uint64),
                 ("steps", c_uint64), ("kind_changes", c_uint64), ("resyncs", c_uint64), ("events", c_uint64),
                 ("waits", c_uint64), ("kind", c_uint32), ("item", c_uint32)]
-
-
-class bp_step_block(Structure):
-    _fields_ = [("offset", c_uint64), ("bytes", c_uint64), ("requested_bytes", c_uint64), ("stream", c_uint32),
-                ("kind", c_uint32), ("item", c_uint32)]
 
 
 class bp_step_deviation(Structure):
@@ -1030,6 +1031,10 @@ class bp_cp(Uncopied, c_void_p):
     pass
 
 
+class bp_step_plan(Uncopied, c_void_p):
+    pass
+
+
 class bp_logprob(Uncopied, c_void_p):
     pass
 
@@ -1059,10 +1064,6 @@ class bp_packing(Uncopied, c_void_p):
 
 
 class bp_profile(Uncopied, c_void_p):
-    pass
-
-
-class bp_step_plan(Uncopied, c_void_p):
     pass
 
 
@@ -1224,6 +1225,12 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_export_config_init": (c_int, [POINTER(bp_export_config), c_size_t]),
         "bp_pool_export": (c_int, [bp_pool, POINTER(bp_export_config), POINTER(c_void_p)]),
         "bp_export_delete": (None, [POINTER(c_void_p)]),
+        "bp_step_plan_get_info": (POINTER(bp_step_plan_info), [bp_step_plan]),
+        "bp_step_plan_from_info": (c_int, [POINTER(bp_step_plan_info), POINTER(bp_step_plan)]),
+        "bp_step_plan_destroy": (None, [POINTER(bp_step_plan)]),
+        "bp_step_plan_config_init": (c_int, [POINTER(bp_step_plan_config), c_size_t]),
+        "bp_step_plan_create": (c_int, [POINTER(bp_step_event), c_size_t, POINTER(bp_step_plan_config),
+                                        POINTER(bp_step_plan)]),
         "bp_nccl_config_init": (c_int, [POINTER(bp_nccl_config), c_size_t]),
         "bp_comm_create_nccl": (c_int, [POINTER(bp_nccl_config), POINTER(bp_comm)]),
         "bp_pinned_config_init": (c_int, [POINTER(bp_pinned_config), c_size_t]),
@@ -1262,20 +1269,15 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_profile_stop": (c_int, [bp_profile]),
         "bp_profile_get_info": (POINTER(bp_profile_info), [bp_profile]),
         "bp_profile_write": (c_int, [bp_profile, c_uint32, c_char_p]),
-        "bp_step_plan_get_info": (POINTER(bp_step_plan_info), [bp_step_plan]),
-        "bp_step_plan_from_info": (c_int, [POINTER(bp_step_plan_info), POINTER(bp_step_plan)]),
-        "bp_step_plan_destroy": (None, [POINTER(bp_step_plan)]),
-        "bp_step_plan_config_init": (c_int, [POINTER(bp_step_plan_config), c_size_t]),
-        "bp_step_plan_create": (c_int, [POINTER(bp_step_event), c_size_t, POINTER(bp_step_plan_config),
-                                        POINTER(bp_step_plan)]),
         "bp_step_server_config_init": (c_int, [POINTER(bp_step_server_config), c_size_t]),
         "bp_step_server_create": (c_int, [bp_step_plan, POINTER(bp_step_server_config), POINTER(bp_step_server)]),
         "bp_step_server_destroy": (None, [POINTER(bp_step_server)]),
         "bp_step_server_allocate": (c_int, [bp_step_server, c_uint64, c_uint32, POINTER(c_uint64)]),
         "bp_step_server_allocate_anywhere": (c_int, [bp_step_server, c_uint64, c_uint32, POINTER(c_uint64)]),
-        "bp_step_server_free": (c_int, [bp_step_server, c_uint64, POINTER(c_uint64)]),
+        "bp_step_server_free": (c_int, [bp_step_server, c_uint64, POINTER(bp_step_block)]),
         "bp_step_server_use": (c_int, [bp_step_server, c_uint64, c_uint32]),
         "bp_step_server_mark": (None, [bp_step_server]),
+        "bp_step_server_replace": (c_int, [bp_step_server, bp_step_plan]),
         "bp_step_server_pause": (None, [bp_step_server, c_bool]),
         "bp_step_server_get_statistics": (c_int, [bp_step_server, POINTER(bp_step_statistics)]),
         "bp_step_server_reset_peak": (None, [bp_step_server]),
@@ -1311,6 +1313,11 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_plan_write": (c_int, [bp_plan, c_char_p]),
         "bp_plan_read": (c_int, [c_char_p, POINTER(bp_plan)]),
         "bp_plan_parse": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(bp_plan)]),
+        "bp_step_plan_write": (c_int, [bp_step_plan, c_char_p]),
+        "bp_step_plan_read": (c_int, [c_char_p, POINTER(bp_step_plan)]),
+        "bp_step_plan_parse": (c_int, [c_char_p, c_size_t, c_char_p, POINTER(bp_step_plan)]),
+        "bp_step_plan_read_snapshot": (c_int, [c_char_p, c_uint32, POINTER(bp_step_plan_config),
+                                               POINTER(bp_step_plan)]),
     },
     "logprob": {
         "bp_cp_multiple": (c_int, [c_uint32, c_uint32, c_int, POINTER(c_uint64)]),

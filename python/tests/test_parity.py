@@ -21,6 +21,7 @@ HERE = "set by the caller's code in C; Python passes functions and objects"
 OWN_WORKSPACE = "pools of the workspaces of internal clients, which are freed and created again"
 INTERNAL = "of internal clients; bucketpool.torch chooses kernels and threads"
 WATCHED = "for searches that another thread watches; work limits a search"
+ALLOCATORS = "allocators in C++ call the server; bucketpool.torch.steps loads them"
 ADDRESS, COPIES, HOLDERS = "PlanRequest has the address", "PlanRole.copies and bytes", "peaks() names the holders"
 
 FUNCTIONS = {
@@ -40,6 +41,9 @@ FUNCTIONS = {
     "bp_safetensors_parse": "headers are read from files",
     "bp_logprob_saved_bytes": "_passes.py allocates 8 or 12 bytes a token",
     "bp_cp_pool": OWN_WORKSPACE,
+    **dict.fromkeys(("bp_step_server_config_init", "bp_step_server_create", "bp_step_server_destroy", "bp_step_server_allocate",
+                     "bp_step_server_allocate_anywhere", "bp_step_server_free", "bp_step_server_use", "bp_step_server_mark",
+                     "bp_step_server_pause", "bp_step_server_replace"), ALLOCATORS),
 }
 
 FIELDS = {
@@ -56,6 +60,7 @@ FIELDS = {
     "bp_plan_info.class_count": ADDRESS, "bp_plan_info.classes": ADDRESS, "bp_plan_class": ADDRESS,
     "bp_plan_role.buffer_count": COPIES, "bp_plan_buffer": COPIES,
     "bp_plan_role.witness_count": HOLDERS, "bp_plan_role.witnesses": HOLDERS,
+    "bp_step_statistics.frees": "Served.summary() has the allocations",
     "bp_capture_slab": "CaptureSummary.bytes", "bp_comm_info.version_name": "torch.cuda.nccl.version()",
 }
 

@@ -4,8 +4,9 @@
     bucketpool.torch.fsdp2           communication buffers of FSDP2 from a pool
     bucketpool.torch.megatron_fsdp   double buffers of Megatron-FSDP from a pool
     bucketpool.torch.deepspeed       communication buffers of DeepSpeed ZeRO-3 from a pool
-    bucketpool.torch.trainer         FSDP2's buffers in transformers' Trainer
-    bucketpool.torch.titan           FSDP2's buffers in torchtitan, by one flag
+    bucketpool.torch.steps           the plan of a whole training step, served in any program
+    bucketpool.torch.trainer         both in transformers' Trainer
+    bucketpool.torch.titan           both in torchtitan, by one flag
     bucketpool.torch.logprob         log-probabilities and entropies, also with a split vocabulary
     bucketpool.torch.lm_head         the same from hidden states and the head's weight, without logits
     bucketpool.torch.distillation    divergences from a teacher, and its top-k log-probabilities

@@ -4,7 +4,8 @@
     ... -m torchtitan.train ... --override.imports bucketpool.torch.titan.pool                  # torchtitan 0.3
     ... -m torchtitan.train ... --job.custom_config_module bucketpool.torch.titan               # torchtitan 0.2
 
-Options are those of fsdp2.attach. 0.3: as JSON, 'bucketpool.torch.titan.pool={"policy": "max"}'. 0.2: policy and
+With serve_step, the whole step is served instead, from a file of bucketpool.torch.steps, or after "record":
+'bucketpool.torch.titan.pool={"serve_step": "plan.json"}', or --bucketpool.serve_step plan.json. Other options are those of fsdp2.attach. 0.3: as JSON, 'bucketpool.torch.titan.pool={"policy": "max"}'. 0.2: policy and
 on_mismatch, as --bucketpool.policy max or in the section [bucketpool].
 
 0.3: the override wraps what builds the optimizers, whose arguments are the sharded parts of the model. The pools are
@@ -12,8 +13,8 @@ attached before the first step. 0.2: the module is torchtitan's custom configura
 "bucketpool" is the default of model.converters; where you set that list, add "bucketpool". The pools are attached after
 the first step. Where only a step shows the sizes (float8 gathers), the next step is recorded first.
 
-`attached` has the attachments, one for each part of the model (stage of a pipeline) on this rank. Raises as
-fsdp2.attach.
+`attached` has the attachments, one for each part of the model (stage of a pipeline) on this rank; `served` the served
+steps. Raises as fsdp2.attach and steps.serve.
 """
 
 import contextlib
@@ -25,23 +26,28 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from ..errors import Unsupported
-from . import fsdp2
+from . import fsdp2, steps
 
-__all__ = ["JobConfig", "attached", "pool"]
+__all__ = ["JobConfig", "attached", "pool", "served"]
 
 attached: List[fsdp2.Attachment] = []
+served: List[steps.Served] = []
 _log = logging.getLogger(__name__)
 
 
 class _Parts:
-    """The parts of a model, until each has a pool."""
+    """The parts of a model, until each has a pool. serve_step: a plan or "record", instead of pools; "": pools."""
 
     def __init__(self, options: Dict[str, Any]) -> None:
-        self.options = options
+        self.options = dict(options)
+        self.serve_step = self.options.pop("serve_step", "")
         self._recorded: List[Tuple[nn.Module, contextlib.ExitStack, fsdp2.Timeline]] = []
 
     def begin(self, parts: Sequence[nn.Module]) -> None:
         """Attaches pools from predictions; records the next step of a part without one."""
+        if self.serve_step:
+            served.append(steps.serve(None if self.serve_step == "record" else self.serve_step))
+            return
         for part in parts:
             if not isinstance(part, FSDPModule):
                 _log.warning("bucketpool: %s is not sharded with FSDP2, so it gets no pool", type(part).__name__)
@@ -85,6 +91,7 @@ class Options:
 
     policy: str = "scheduled"
     on_mismatch: str = "replan"
+    serve_step: str = ""
 
 
 @dataclasses.dataclass

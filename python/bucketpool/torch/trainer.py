@@ -1,24 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A callback for transformers' Trainer: the buffers of FSDP2 from a pool.
+"""Callbacks for transformers' Trainer: served steps, and the buffers of FSDP2 from a pool.
 
-    from bucketpool.torch.trainer import PoolCallback
+    from bucketpool.torch.trainer import StepCallback
 
-    trainer = Trainer(model, args, train_dataset=data, callbacks=[PoolCallback()])
+    trainer = Trainer(model, args, train_dataset=data, callbacks=[StepCallback("plan.json")])
     trainer.train()
 
-The Trainer shards with FSDP2 through accelerate (fsdp_version 2); nothing else of it changes.
+PoolCallback is for FSDP2, which the Trainer uses through accelerate (fsdp_version 2). Nothing else of the Trainer changes.
+A served step has the buffers of FSDP2, too: use one of the two.
 """
 
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from transformers import TrainerCallback
 
 from ..errors import InvalidArgument
-from . import fsdp2
+from ..names import Path
+from ..step_plan import StepPlan
+from . import fsdp2, steps
 
-__all__ = ["PoolCallback"]
+__all__ = ["PoolCallback", "StepCallback"]
 
 
 def _root(model: Any) -> nn.Module:
@@ -63,3 +66,40 @@ class PoolCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_others: Any) -> None:
         self.detach()
+
+
+class StepCallback(TrainerCallback):
+    """Serves the steps of trainer.train() from a plan; or records its first steps, plans, and serves the following ones.
+
+    - plan: a StepPlan or its file; None: record
+    - log: add "step_allocations" and "step_served" of the last step to state.log_history
+    - options: of steps.serve
+
+    Attributes: served (while training), report (after it).
+
+    If train() raises, serving continues: call stop(). Raises as steps.serve.
+    """
+
+    def __init__(self, plan: Union[StepPlan, Path, None] = None, log: bool = True, **options: Any) -> None:
+        self.plan, self.log, self.options = plan, log, options
+        self.served: Optional[steps.Served] = None
+        self.report = ""
+
+    def stop(self) -> None:
+        """Stops serving."""
+        served, self.served = self.served, None
+        if served is not None:
+            served.stop()
+            self.report = served.report()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_others: Any) -> None:
+        if self.served is None:
+            self.served = steps.serve(self.plan, **self.options)
+
+    def on_log(self, args: Any, state: Any, control: Any, **_others: Any) -> None:
+        if self.log and self.served is not None and state.log_history:
+            last = self.served.last_step
+            state.log_history[-1].update(step_allocations=last[0], step_served=last[1])
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_others: Any) -> None:
+        self.stop()

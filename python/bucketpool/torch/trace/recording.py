@@ -3,9 +3,11 @@
 
 import os
 import pickle
+import tempfile
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from ...errors import FileError
+from ...step_plan import StepPlan
 
 __all__ = ["Allocation", "Block", "Recording"]
 
@@ -155,6 +157,15 @@ class Recording:
         return {"segments": segments, "device_traces": [events], "external_annotations": annotations,
                 "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": False},
                 "recording": {"device": self.device, "notes": list(self.notes), "steps": list(self._steps)}}
+
+    def plan(self, **options: Any) -> StepPlan:
+        """The plan of the recorded steps, for bucketpool.torch.steps: a job is planned without a GPU. options: as in
+        StepPlan.from_events(). Raises InvalidArgument (no steps).
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "recording.pickle")
+            self.write(path)
+            return StepPlan.from_snapshot(path, **options)
 
     def write(self, path: Union[str, "os.PathLike[str]"]) -> None:
         """Writes snapshot() as a pickle, which `bucketpool view` and pytorch.org/memory_viz read. May be repeated, also
