@@ -204,11 +204,16 @@ static uint32_t take_elsewhere(bp_step_server *s, uint32_t class)
 static uint32_t distance_to(const bp_step_server *s, uint32_t class)
 {
     const serve_kind *k = &s->kinds[s->active];
-    for (uint32_t i = k->members_begin[class]; i < k->members_begin[class + 1]; i++) {
-        if (k->members[i] >= k->position)
-            return k->members[i] - k->position < WINDOW ? k->members[i] - k->position : WINDOW;
+    const uint32_t end = k->members_begin[class + 1];
+    uint32_t low = k->members_begin[class], high = end;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (k->members[middle] < k->position)
+            low = middle + 1;
+        else
+            high = middle;
     }
-    return WINDOW;
+    return low < end && k->members[low] - k->position < WINDOW ? k->members[low] - k->position : WINDOW;
 }
 
 /* The caller's stream for a stream of the plan does not allocate as that does, or no longer. */
