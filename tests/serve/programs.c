@@ -248,6 +248,8 @@ program *program_create(const program_options *options)
     uint64_t *sizes = allocated(options->sizes, sizeof *sizes);
     for (size_t i = 0; i < options->sizes; i++)
         sizes[i] = 1 + random_below(1u << (8 + random_below(7)));
+    if (options->has_large)
+        sizes[0] = 50000 + random_below(200000);
     make_scripts(p, options, sizes);
     free(sizes);
     pack(p, common_items(p));

@@ -38,6 +38,7 @@ typedef struct program_options {
     uint32_t items, kinds, streams;
     uint32_t sizes; /* different sizes */
     bool without_marks;
+    bool has_large; /* blocks that cover the addresses of many others */
 } program_options;
 
 /* Kinds have a common beginning, and then an allocation that no other kind has. Live ranges that are carried and those of all kinds are

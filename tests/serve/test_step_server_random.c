@@ -18,7 +18,8 @@ static program_options random_options(void)
     return (program_options){.items = 4 + random_below(120),
                              .kinds = 1 + random_below(PROGRAM_KINDS),
                              .streams = 1 + random_below(4),
-                             .sizes = 1 + random_below(20)};
+                             .sizes = 1 + random_below(20),
+                             .has_large = random_below(4) == 0};
 }
 
 /* ---- exact programs ------------------------------------------------------------------------------------------------ */
@@ -189,7 +190,8 @@ TEST(test_recovery)
             missed = run.missed - missed;
         }
         unrecovered += missed != 0;
-        reference_check(r);
+        if (missed)
+            reference_check(r);
         assert_right(r, (uint64_t)i);
         runner_finish(&run);
         reference_destroy(r);

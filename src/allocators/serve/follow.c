@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Follows a program through the plan: which item is this allocation?
  *
- * Mostly it is the expected one. Otherwise, in this order: an item of another kind of step that begins like this one; the nearest unused item
- * of the class around the expected one; the place in any kind where the last GRAM classes occur. */
+ * Mostly it is the expected one. Otherwise, in this order: the one behind an item that came early; an item of another kind of step that begins
+ * like this one; the nearest unused item of the class around the expected one; the place in any kind where the last GRAM classes occur. */
 #include "allocators/serve/server.h"
 
 uint64_t serve_gram(const uint32_t classes[GRAM], uint32_t at)
@@ -36,6 +36,7 @@ static uint32_t usual_kind(const bp_step_server *s)
 static void begin_lap(bp_step_server *s)
 {
     s->kinds[s->active].lap++;
+    s->kinds[s->active].jump = 0;
     s->missed = 0;
 }
 
@@ -75,6 +76,7 @@ void serve_mark(bp_step_server *s)
         enter_step(s);
     } else if (best != NONE) {
         kind->position = best;
+        kind->jump = 0;
         s->missed = 0;
     }
 }
@@ -150,11 +152,19 @@ static uint32_t find_gram(const bp_step_server *s)
     return best;
 }
 
+/* The program is behind this item if it was expected. If not, it was perhaps inserted: the next allocation tells whether the program is there. */
 static uint32_t take_item(bp_step_server *s, uint32_t at)
 {
     serve_kind *k = &s->kinds[s->active];
-    k->position = at >= k->position ? at + 1 : k->position;
     s->items[k->first + at].used = k->lap;
+    if (at == k->position || (k->jump > 0 && at == k->jump)) {
+        k->position = at + 1;
+        k->jump = 0;
+    } else if (at > k->position) {
+        k->jump = at + 1;
+    }
+    while (k->position < k->count && s->items[k->first + k->position].used == k->lap)
+        k->position++;
     s->matched++;
     s->has_matched = true;
     s->missed -= s->missed > 0;
@@ -163,7 +173,9 @@ static uint32_t take_item(bp_step_server *s, uint32_t at)
 
 static uint32_t take_elsewhere(bp_step_server *s, uint32_t class)
 {
-    const uint32_t position = s->kinds[s->active].position;
+    const uint32_t position = s->kinds[s->active].position, jump = s->kinds[s->active].jump;
+    if (jump > 0 && is_at(s, s->active, jump, class) && s->missed < LOST)
+        return take_item(s, jump);
     for (uint32_t k = 0; k < s->kind_count; k++) {
         if (k == s->active || s->prefixes[s->active][k] < position || !is_possible(s, k))
             continue;
@@ -178,7 +190,7 @@ static uint32_t take_elsewhere(bp_step_server *s, uint32_t class)
     const uint32_t near = s->missed < LOST ? find_near(s, class) : NONE;
     if (near != NONE)
         return take_item(s, near);
-    if (position == s->kinds[s->active].count && position > 0) {
+    if (position > 0 && (position == s->kinds[s->active].count || jump == s->kinds[s->active].count)) {
         enter_step(s); /* its mark is missing */
         return is_at(s, s->active, 0, class) ? take_item(s, 0) : take_elsewhere(s, class);
     }

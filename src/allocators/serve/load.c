@@ -41,14 +41,6 @@ static int by_offset(const void *left, const void *right)
     return (*a > *b) - (*a < *b);
 }
 
-static uint32_t atom_at(const bp_step_server *s, uint64_t offset)
-{
-    uint32_t slot = (uint32_t)bp_hash_number(offset) & (s->begin_slots - 1);
-    while (s->begins[slot].offset != offset)
-        slot = (slot + 1) & (s->begin_slots - 1);
-    return s->begins[slot].atom;
-}
-
 /* The first atom from `atom` on at which a live block begins, or NONE. */
 static uint32_t next_block(const bp_step_server *s, uint32_t atom)
 {
@@ -87,12 +79,8 @@ static bp_status make_atoms(bp_step_server *s, const bp_step_plan_info *plan, co
     s->words = s->atom_count / 64 + 1;
     s->begin_slots = slots_for(kept);
     BP_TRY(room(s->begin_slots, sizeof *s->begins, 0xff, &s->begins));
-    for (uint32_t i = 0; i < kept; i++) {
-        uint32_t slot = (uint32_t)bp_hash_number(s->atoms[i]) & (s->begin_slots - 1);
-        while (s->begins[slot].atom != NONE)
-            slot = (slot + 1) & (s->begin_slots - 1);
-        s->begins[slot] = (serve_begin){s->atoms[i], i};
-    }
+    for (uint32_t i = 0; i < kept; i++)
+        s->begins[serve_begin_slot(s, s->atoms[i])] = i;
     BP_TRY(room(s->words, sizeof *s->busy, 0, &s->busy));
     BP_TRY(room(s->words, sizeof *s->starts, 0, &s->starts));
     BP_TRY(room(s->atom_count, sizeof *s->blocks, 0, &s->blocks));
@@ -129,8 +117,8 @@ static bp_status make_items(bp_step_server *s, const bp_step_plan_info *plan)
             made->precedes_stream = item->precedes_stream != 0;
             if (item->offset == BP_STEP_OUTSIDE)
                 continue;
-            made->first = atom_at(s, item->offset);
-            made->end = atom_at(s, item->offset + taken(item->bytes));
+            made->first = serve_atom_at(s, item->offset);
+            made->end = serve_atom_at(s, item->offset + taken(item->bytes));
         }
     }
     return BP_OK;
@@ -313,7 +301,7 @@ static void carry_over(const bp_step_server *before, bp_step_server *s)
 {
     for (uint32_t atom = next_block(before, 0); atom != NONE; atom = next_block(before, atom + 1)) {
         const serve_block *block = &before->blocks[atom];
-        const uint32_t first = atom_at(s, before->atoms[atom]), end = atom_at(s, before->atoms[block->end]);
+        const uint32_t first = serve_atom_at(s, before->atoms[atom]), end = serve_atom_at(s, before->atoms[block->end]);
         serve_set(s->busy, first, end, true);
         s->starts[first / 64] |= (uint64_t)1 << first % 64;
         s->blocks[first] = (serve_block){.end = end, .item = NONE, .users = block->users, .owner = block->owner};

@@ -145,14 +145,8 @@ bp_step_outcome bp_step_server_allocate_anywhere(bp_step_server *server, uint64_
 /* The atom at which a live block begins at this offset, or NONE. */
 static uint32_t start_at(const bp_step_server *s, uint64_t offset)
 {
-    uint32_t slot = (uint32_t)bp_hash_number(offset) & (s->begin_slots - 1);
-    while (s->begins[slot].atom != NONE) {
-        const uint32_t atom = s->begins[slot].atom;
-        if (s->begins[slot].offset == offset)
-            return s->starts[atom / 64] >> atom % 64 & 1 ? atom : NONE;
-        slot = (slot + 1) & (s->begin_slots - 1);
-    }
-    return NONE;
+    const uint32_t atom = serve_atom_at(s, offset);
+    return atom != NONE && s->starts[atom / 64] >> atom % 64 & 1 ? atom : NONE;
 }
 
 static void take_back(bp_step_server *s, uint32_t first, bp_step_block *freed)
@@ -185,7 +179,7 @@ bp_status bp_step_server_free(bp_step_server *server, uint64_t offset, bp_step_b
 static uint32_t block_from(const bp_step_server *s, uint64_t offset)
 {
     uint32_t low = 0, high = s->atom_count;
-    if (high == 0 || offset >= s->atoms[high])
+    if (offset >= s->atoms[high])
         return NONE;
     while (high - low > 1) {
         const uint32_t middle = low + (high - low) / 2;

@@ -34,12 +34,6 @@ typedef struct serve_class {
     uint32_t stream, number; /* NONE: an empty slot */
 } serve_class;
 
-/* A slot of the hash table of offsets at which items begin. */
-typedef struct serve_begin {
-    uint64_t offset;
-    uint32_t atom; /* NONE: an empty slot */
-} serve_begin;
-
 /* The first member of a class to look at: those before it are used, or too far behind. */
 typedef struct serve_cursor {
     uint32_t lap, at;
@@ -48,6 +42,7 @@ typedef struct serve_cursor {
 typedef struct serve_kind {
     uint32_t first, count; /* items */
     uint32_t position;     /* the item that is expected */
+    uint32_t jump;         /* or this one, behind one that came early; 0: none */
     uint32_t lap;          /* counts steps and new places */
     bool is_first;
     uint32_t steps;
@@ -116,7 +111,7 @@ struct bp_step_server {
 
     uint64_t *atoms; /* offsets, and the end of the slab */
     uint32_t atom_count, words;
-    serve_begin *begins;
+    uint32_t *begins; /* hash table of atoms by offset; NONE: an empty slot */
     uint32_t begin_slots;
 
     uint64_t *busy;      /* bitmap of atoms: live */
@@ -176,6 +171,21 @@ static inline void serve_set(uint64_t *bits, uint32_t first, uint32_t end, bool 
                         (word == last ? serve_bits_to(end) : ~(uint64_t)0);
         bits[word] = value ? bits[word] | mask : bits[word] & ~mask;
     }
+}
+
+/* The slot of the atom at an offset, or an empty one. */
+static inline uint32_t serve_begin_slot(const bp_step_server *s, uint64_t offset)
+{
+    uint32_t slot = (uint32_t)bp_hash_number(offset) & (s->begin_slots - 1);
+    while (s->begins[slot] != NONE && s->atoms[s->begins[slot]] != offset)
+        slot = (slot + 1) & (s->begin_slots - 1);
+    return slot;
+}
+
+/* The atom at an offset, or NONE. */
+static inline uint32_t serve_atom_at(const bp_step_server *s, uint64_t offset)
+{
+    return s->begins[serve_begin_slot(s, offset)];
 }
 
 /* The class of a size on a stream of the plan, or NONE. */
