@@ -131,6 +131,14 @@ static void call(input *in, reference *r, const bp_step_plan_info *info)
     case 11: reference_pause(r, index % 4 == 0); break;
     case 12: r->captured = index % 8; break;
     case 13: r->refuses = index % 2 == 0 ? NULL : refuses; break;
+    case 14: {
+        bp_step_plan *other = index % 4 == 0 ? make_plan(in) : NULL;
+        if (other != NULL)
+            reference_replace(r, other);
+        bp_step_plan_destroy(&other);
+        run_items(in, r, info);
+        break;
+    }
     default: run_items(in, r, info); break;
     }
 }

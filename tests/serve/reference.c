@@ -359,6 +359,16 @@ void reference_pause(reference *r, bool paused)
     r->is_paused = paused;
 }
 
+void reference_replace(reference *r, const bp_step_plan *plan)
+{
+    const bool fits = bp_step_plan_get_info(plan)->bytes <= r->slab_bytes;
+    bp_status status = bp_step_server_replace(r->server, plan);
+    if (status != (fits ? BP_OK : BP_ERR_INVALID_ARGUMENT))
+        violation(r, "status %d for another plan", (int)status);
+    for (size_t i = 0; fits && i < r->live_count; i++)
+        r->live[i].block.kind = r->live[i].block.item = UINT32_MAX;
+}
+
 /* ---- looking at it ------------------------------------------------------------------------------------------------- */
 
 static void check_statistics(reference *r)

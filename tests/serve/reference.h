@@ -72,6 +72,7 @@ void reference_free(reference *r, uint64_t offset);
 void reference_use_on(reference *r, uint64_t offset, uint32_t stream);
 void reference_mark(reference *r);
 void reference_pause(reference *r, bool paused);
+void reference_replace(reference *r, const bp_step_plan *plan);
 
 /* Compares all that the server shows. */
 void reference_check(reference *r);

@@ -1179,6 +1179,93 @@ TEST(anywhere_is_ordered)
     assert_calls(&calls, "1.1 0<1.1 ");
 }
 
+/* ---- another plan -------------------------------------------------------------------------------------------------- */
+
+static bp_step_plan *plan_of(const bp_step_plan_kind *kinds, size_t count, uint64_t slab_bytes)
+{
+    static const uint64_t handles[] = {11, 12};
+    bp_step_plan *plan = NULL;
+    assert_ok(bp_step_plan_from_info(
+        &(bp_step_plan_info){
+            .bytes = slab_bytes, .kinds = kinds, .kind_count = count, .streams = handles, .stream_count = 2},
+        &plan));
+    return plan;
+}
+
+TEST(replaced_plans)
+{
+    static const bp_step_plan_item one[] = {ITEM(1000, 512), ITEM(100, 2048)},
+                                   two[] = {ITEM(100, 1024), ITEM(200, 1536), ITEM(300, 0)};
+    const bp_step_plan_kind kind = kind_of(two, COUNT(two));
+    SCOPED(bp_step_plan_destroy) bp_step_plan *plan = plan_of(&kind, 1, 2 * KIB);
+    SCOPED(bp_step_plan_destroy) bp_step_plan *large = plan_of(&kind, 1, 5 * KIB);
+    SCOPED(bp_step_server_destroy) bp_step_server *server = serve(one, COUNT(one), 4 * KIB);
+    assert_served(server, 1000, 0, 512);
+    assert_served(server, 100, 0, 2048);
+    assert_anywhere(server, 1200, 0, 2560);
+    free_at(server, 2048);
+    assert_refused(server, 77, 0, BP_STEP_UNKNOWN);
+    assert_fails(bp_step_server_replace(NULL, plan), BP_ERR_INVALID_ARGUMENT, "NULL");
+    assert_fails(bp_step_server_replace(server, NULL), BP_ERR_INVALID_ARGUMENT, "NULL");
+    assert_fails(bp_step_server_replace(server, large), BP_ERR_INVALID_ARGUMENT, "5120", "4096");
+    FAIL_EACH(bp_step_server_replace(server, plan)); /* the last one succeeds */
+    assert_ok(bp_step_server_check(server));
+    assert_int_equal(bp_step_server_deviations(server, NULL, 0), 0);
+    assert_int_equal(statistics_of(server).live, 2);
+    assert_int_equal(statistics_of(server).outcomes[BP_STEP_UNKNOWN], 1);
+    assert_refused(server, 100, 0, BP_STEP_BUSY);
+    assert_served(server, 200, 0, 1536);
+    assert_served(server, 300, 0, 0);
+    bp_step_block block;
+    assert_ok(bp_step_server_free(server, 512, &block));
+    assert_int_equal(block.bytes, 1024);
+    assert_int_equal(block.requested_bytes, 1000);
+    assert_int_equal(block.item, UINT32_MAX);
+    assert_ok(bp_step_server_free(server, 2560, &block));
+    assert_int_equal(block.requested_bytes, 1200);
+    bp_step_server_mark(server);
+    assert_served(server, 100, 0, 1024);
+    assert_anywhere(server, 2 * KIB, 0, 2 * KIB); /* the end of the slab, which the plan does not use */
+}
+
+/* A process has its first step once. */
+TEST(replaced_plans_without_their_first_step)
+{
+    bp_step_plan_item first[20], later[20];
+    static const uint32_t middle[] = {1};
+    make_items(first, 20, 20);
+    make_items(later, 20, 20);
+    for (size_t i = 0; i < 20; i++)
+        later[i].offset += 20 * KIB;
+    bp_step_plan_kind kinds[] = {kind_of(first, 20), kind_of(later, 20)};
+    kinds[0].is_first = 1;
+    kinds[0].marks = middle;
+    SCOPED(bp_step_plan_destroy) bp_step_plan *plan = plan_of(kinds, 2, 40 * KIB);
+    SCOPED(bp_step_server_destroy) bp_step_server *server = serve(first, 20, 40 * KIB);
+    run_items(server, first, 0, 20);
+    bp_step_server_mark(server);
+    assert_ok(bp_step_server_replace(server, plan));
+    run_items(server, later, 0, 20);
+}
+
+/* Memory that streams used before the replacement is waited for after it. */
+TEST(replaced_plans_keep_the_order)
+{
+    static const bp_step_plan_item items[] = {ITEM_ON(100, 0, 0), ITEM_ON(200, 512, 1), ITEM_ON(300, 0, 1)};
+    const bp_step_plan_kind kind = kind_of(items, COUNT(items));
+    SCOPED(bp_step_plan_destroy) bp_step_plan *plan = plan_of(&kind, 1, KIB);
+    recorded calls = {0};
+    SCOPED(bp_step_server_destroy) bp_step_server *server = serve_streams(items, COUNT(items), KIB, &calls);
+    assert_served(server, 100, 0, 0);
+    assert_served(server, 200, 1, 512);
+    assert_calls(&calls, "0.1 1<0.1 ");
+    free_at(server, 0);
+    assert_ok(bp_step_server_replace(server, plan));
+    assert_served(server, 300, 1, 0);
+    assert_calls(&calls, "0.2 1<0.2 ");
+    assert_int_equal(bp_step_server_waits(server, 1, 0), 2);
+}
+
 /* ---- looking at it ------------------------------------------------------------------------------------------------- */
 
 TEST(statistics)

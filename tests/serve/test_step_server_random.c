@@ -79,6 +79,43 @@ TEST(test_exact_steps_without_marks)
     }
 }
 
+/* After another program's plan, and at a mark, a plan is served as by a new server. What lives then is moved by nothing. */
+TEST(test_exact_steps_after_replacement)
+{
+    for (int i = 0; i < share_of(100); i++) {
+        seed((uint64_t)i);
+        program_options options = random_options();
+        SCOPED(program_destroy) program *p = program_create(&options);
+        SCOPED(program_destroy) program *q = program_create(&options);
+        const program *large = p->slab_bytes > q->slab_bytes ? p : q, *small = large == p ? q : p;
+        SCOPED(bp_step_plan_destroy)
+        bp_step_plan *first = program_plan(large, random_below(2)),
+                     *second = program_plan(small, false);
+        reference *r = reference_create(first, true);
+        assert_non_null(r);
+        runner before, after;
+        runner_init(&before, large, r, NULL);
+        runner_init(&after, small, r, NULL);
+        after.step = 1; /* its first step was before */
+        for (int step = 0; step < 3; step++)
+            runner_step(&before);
+        reference_replace(r, second);
+        reference_check(r);
+        runner_free_all(&before);
+        for (int step = 0; step < 6; step++)
+            runner_step(&after);
+        reference_check(r);
+        assert_right(r, (uint64_t)i);
+        if (after.missed > 0)
+            fail_msg("seed %d: %llu of %llu allocations are not at their planned addresses", i,
+                     (unsigned long long)after.missed, (unsigned long long)after.planned);
+        runner_free_all(&after);
+        runner_finish(&before);
+        runner_finish(&after);
+        reference_destroy(r);
+    }
+}
+
 /* ---- deviations ---------------------------------------------------------------------------------------------------- */
 
 static run_deviations random_deviations(void)
@@ -125,11 +162,17 @@ static uint64_t run_randomly(uint64_t number, unsigned steps, uint64_t *served)
     const size_t threads = 1 + (random_below(4) == 0);
     for (size_t i = 0; i < threads; i++)
         runner_begin(&runs[i]);
+    const uint32_t replaces = random_below(4) == 0 ? 400 : 0;
     for (unsigned step = 0; step < steps;) {
         runner *run = &runs[random_below((uint32_t)threads)];
         if (!runner_advance(run)) {
             runner_begin(run);
             step++;
+        }
+        if (replaces > 0 && random_below(replaces) == 0) {
+            SCOPED(bp_step_plan_destroy)
+            bp_step_plan *other = program_plan(random_below(2) ? p : q, random_below(4) == 0);
+            reference_replace(r, other);
         }
         if (random_below(16) == 0)
             assert_ok(bp_step_server_check(r->server));

@@ -81,6 +81,12 @@ void serve_mark(bp_step_server *s)
     }
 }
 
+void serve_skip_first(bp_step_server *s)
+{
+    if (s->kinds[s->active].is_first)
+        enter_step(s);
+}
+
 /* ---- items --------------------------------------------------------------------------------------------------------- */
 
 static bool is_at(const bp_step_server *s, uint32_t kind, uint32_t at, uint32_t class)

@@ -318,8 +318,7 @@ static void carry_over(const bp_step_server *before, bp_step_server *s)
     s->clock = before->clock;
     s->seen = before->seen;
     s->is_paused = before->is_paused;
-    if (s->kinds[s->active].is_first)
-        serve_mark(s);
+    serve_skip_first(s);
     s->statistics = before->statistics;
     serve_forget_order(s);
 }

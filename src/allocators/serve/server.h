@@ -206,6 +206,8 @@ static inline uint32_t serve_class_of(const bp_step_server *s, uint64_t bytes, u
 uint32_t serve_follow(bp_step_server *s, uint64_t bytes, uint32_t stream, bp_step_outcome *outcome);
 /* An optimizer has ended its step. */
 void serve_mark(bp_step_server *s);
+/* The first step was before. */
+void serve_skip_first(bp_step_server *s);
 /* The hash of GRAM classes, the oldest first; those of a ring begin at `at`. */
 uint64_t serve_gram(const uint32_t classes[GRAM], uint32_t at);
 
