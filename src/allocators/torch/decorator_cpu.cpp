@@ -30,6 +30,10 @@ struct Mapping final : bucketpool::Source {
         cpu.counts.reserve(bytes, true);
         return static_cast<char *>(memory);
     }
+    bool may_take(int) override
+    {
+        return true;
+    }
     void give_back(int, char *slab, uint64_t bytes) override
     {
         munmap(slab, bytes);

@@ -376,6 +376,8 @@ struct Decorator final : Forwarding, bucketpool::Source {
             is_slab_changing = true;
             char *memory = static_cast<char *>(native->raw_alloc(bytes));
             is_slab_changing = false;
+            // PyTorch orders the work of one stream on its memory; other streams' users of the slab come behind it.
+            C10_CUDA_CHECK(cudaStreamSynchronize(c10::cuda::getCurrentCUDAStream(guard.wanted).stream()));
             count_slab(gpus[device], bytes, true);
             auto begin = reinterpret_cast<uintptr_t>(memory);
             if (begin < lowest)
@@ -390,12 +392,31 @@ struct Decorator final : Forwarding, bucketpool::Source {
         }
     }
 
+    // PyTorch uses the memory again behind the work of all streams. A slab that cannot be given back is lost.
     void give_back(int device, char *slab, uint64_t bytes) override
     {
-        is_slab_changing = true;
-        native->raw_delete(slab);
-        is_slab_changing = false;
-        count_slab(gpus[device], bytes, false);
+        Gpu &gpu = gpus[device];
+        const c10::Device place(c10::kCUDA, static_cast<DeviceIndex>(device));
+        c10::DataPtr data(slab, slab, native->raw_deleter(), place);
+        try {
+            for (uint32_t i = 0; i < gpu.streams.count; i++)
+                native->recordStream(data, i == 0
+                                               ? c10::cuda::getDefaultCUDAStream(place.index())
+                                               : c10::cuda::getStreamFromExternal(gpu.streams.all[i], place.index()));
+            is_slab_changing = true;
+            data.clear();
+            is_slab_changing = false;
+            count_slab(gpu, bytes, false);
+        } catch (const c10::Error &) {
+            is_slab_changing = false;
+            data.release_context();
+        }
+    }
+
+    // A stream that is being captured must not be waited for.
+    bool may_take(int device) override
+    {
+        return gpus[device].pool_count == 0;
     }
 
     static void count_slab(Gpu &gpu, uint64_t bytes, bool is_taken)
@@ -416,8 +437,12 @@ void release(void *pointer)
         return;
     if (gpu->is_recording)
         gpu->record(BP_STEP_FREE, pointer, 0, 0);
+    if (gpu->history.is_recording()) { // before another thread gets the memory
+        bp_step_block live;
+        if (bp_step_server_find(gpu->server, gpu->offset_of(pointer), &live))
+            gpu->history.freed(pointer, live.requested_bytes, gpu->streams.all[live.stream]);
+    }
     const bp_step_block block = gpu->free(pointer);
-    gpu->history.freed(pointer, block.requested_bytes, gpu->streams.all[block.stream]);
     if (c10::memoryProfilingEnabled())
         decorator->report(*gpu, pointer, -static_cast<int64_t>(bucketpool::taken(block.requested_bytes)));
     if (const auto *trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr))

@@ -121,6 +121,7 @@ struct Counts {
 /* Memory from which slabs are taken. */
 struct Source {
     virtual char *take(int device, uint64_t bytes, std::string *because) = 0; /* nullptr: because */
+    virtual bool may_take(int device) = 0;                                    /* now */
     virtual void give_back(int device, char *slab, uint64_t bytes) = 0;
     virtual ~Source() = default;
 };
@@ -176,7 +177,7 @@ struct Device {
     void take_slab()
     {
         std::lock_guard<std::mutex> guard(lock);
-        if (state != BP_DECORATOR_WAITING)
+        if (state != BP_DECORATOR_WAITING || !source->may_take(number))
             return;
         char *memory = source->take(number, slab_bytes, &because);
         slab = memory;

@@ -85,6 +85,11 @@ class History
         is_on = on;
     }
 
+    bool is_recording() const
+    {
+        return is_on;
+    }
+
     // Call stacks are taken outside of the lock: they may need Python's.
     void allocated(const void *address, size_t bytes, cudaStream_t stream)
     {

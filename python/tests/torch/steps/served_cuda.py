@@ -141,6 +141,42 @@ def order(seed: int) -> dict:
     return {"wrong": wrong, "events": events, "waits": waits}
 
 
+def slab_order(seed: int) -> dict:
+    """The slab may be memory that PyTorch has freed and whose work is late, and PyTorch gets it back while its work is late."""
+    decorated = Decorated("cuda")
+    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    wrong = {"taken": 0, "given back": 0}
+    for _ in range(10):
+        whole = tensor(200 * MIB)
+        del whole
+        held, rest = tensor(2 * MIB), tensor(100 * MIB)  # of one segment, which stays
+        late(main)
+        fill(rest, 1, main)
+        del rest
+        plan = plan_of([[Item(100 * MIB, 0, 1)]], 100 * MIB, streams=(0, 1))
+        decorated.serve(plan)
+        decorated.mark()
+        with torch.cuda.stream(side):
+            served = tensor(100 * MIB)
+        assert decorated.holds(served.data_ptr())
+        fill(served, 2, side)
+        torch.cuda.synchronize()
+        wrong["taken"] += content(served[:MIB]) != b"\2" * MIB
+        late(side)
+        fill(served, 3, side)
+        where = served.data_ptr()
+        del served
+        decorated.stop()
+        kept = [tensor(20 * MIB) for _ in range(4)]
+        for each in kept:
+            fill(each, 4, main)
+        torch.cuda.synchronize()
+        wrong["given back"] += any(content(each[:MIB]) != b"\4" * MIB for each in kept)
+        del held, kept, each
+        torch.cuda.empty_cache()
+    return {"wrong": wrong, "where": where > 0}
+
+
 def random_order(seed: int) -> dict:
     """Each tensor is filled by the streams that use it, late, and has its own bytes when it is freed and all streams are done."""
     rng = random.Random(seed)

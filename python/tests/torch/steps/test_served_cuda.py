@@ -52,6 +52,11 @@ def test_order_of_streams(settings):
 
 
 @cpu_only("for machines without a GPU")
+def test_order_of_the_slab(settings):
+    assert run("slab_order", 0, settings)["wrong"] == {"taken": 0, "given back": 0}
+
+
+@cpu_only("for machines without a GPU")
 @pytest.mark.parametrize("seed", range(4))
 def test_random_order_of_streams(settings, seed):
     found = run("random_order", seed, settings)
