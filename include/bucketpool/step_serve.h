@@ -41,8 +41,8 @@ extern "C" {
 
 typedef struct bp_step_server bp_step_server;
 
-/** Streams are numbers of the caller, below this. They need not be those of the plan: a stream of the plan is bound to the
- * first stream of the caller that allocates as it does. */
+/** Streams are numbers of the caller, below this. The default stream is 0. Others need not be those of the plan: a stream of the
+ * plan is bound to the first stream of the caller that allocates as it does, and to another one if that was wrong. */
 #define BP_STEP_STREAMS 32u
 
 typedef struct bp_step_server_config {

@@ -532,18 +532,79 @@ TEST(nearest_item)
     assert_int_equal(statistics_of(server).item, 41);
 }
 
-/* One allocation of a size that comes much later does not move the program there. */
-TEST(insertion_of_a_later_size)
+/* Each size four times, but for some: the place decides which address an allocation gets. */
+static void make_layers(bp_step_plan_item items[120])
+{
+    make_items(items, 120, 30);
+    for (size_t i = 0; i < 120; i++)
+        items[i].offset = i * 8 * KIB;
+    for (size_t i = 60; i < 62; i++)
+        items[i].bytes = 5000 + i;
+    items[45].bytes = 6000;
+}
+
+/* One allocation of a size that comes much later does not move the program there, nor does another one later, in this step or the next. */
+TEST(insertions_of_later_sizes)
 {
     bp_step_plan_item items[120];
-    make_items(items, COUNT(items), 30); /* each size four times */
-    items[60].bytes = 5000;
-    for (size_t i = 0; i < COUNT(items); i++)
-        items[i].offset = i * 8 * KIB;
+    static const uint32_t marks[] = {0, 10};
+    make_layers(items);
+    const bp_step_plan_kind kind = {
+        .items = items, .item_count = COUNT(items), .marks = marks, .mark_count = COUNT(marks), .steps = 1};
+    SCOPED(bp_step_server_destroy) bp_step_server *server = serve_kinds(&kind, 1, 960 * KIB, NULL);
+    run_items(server, items, 0, 5);
+    run_items(server, items, 60, 61);
+    run_items(server, items, 5, 20);
+    run_items(server, items, 61, 62);
+    run_items(server, items, 20, COUNT(items)); /* the place is known, so that items 60 and 61 are served again */
+    bp_step_server_mark(server);
+    run_items(server, items, 0, 3);
+    run_items(server, items, 60, 61);
+    bp_step_server_mark(server);
+    run_items(server, items, 61, 62);
+    run_items(server, items, 0, 10);
+    bp_step_server_mark(server);
+    run_items(server, items, 10, 60);
+    run_items(server, items, 62, COUNT(items));
+    bp_step_server_mark(server);
+    run_items(server, items, 0, 10);
+    bp_step_server_mark(server);
+    run_items(server, items, 10, 12);
+    run_items(server, items, 60, 61);
+    bp_step_server_mark(server);
+    run_items(server, items, 61, 62);
+    run_items(server, items, 12, 60);
+}
+
+/* A second allocation in order tells that the program is there. */
+TEST(omissions_among_equal_sizes)
+{
+    bp_step_plan_item items[120];
+    make_layers(items);
     SCOPED(bp_step_server_destroy) bp_step_server *server = serve(items, COUNT(items), 960 * KIB);
     run_items(server, items, 0, 5);
-    run_items(server, items, 60, 61);          /* for an insertion */
-    run_items(server, items, 5, COUNT(items)); /* the place is known, so that item 60 is served again */
+    run_items(server, items, 45, COUNT(items));
+    bp_step_server_mark(server);
+    run_items(server, items, 0, 118);
+    run_items(server, items, 119, 120);
+    run_items(server, items, 0, 20); /* without a mark */
+    assert_int_equal(statistics_of(server).resyncs, 0);
+}
+
+/* An item that comes late does not move the program back. */
+TEST(late_items)
+{
+    bp_step_plan_item items[100];
+    make_items(items, COUNT(items), COUNT(items));
+    SCOPED(bp_step_server_destroy) bp_step_server *server = serve(items, COUNT(items), 200 * KIB);
+    run_items(server, items, 1, 5);
+    run_items(server, items, 6, 20);
+    assert_int_equal(statistics_of(server).item, 20);
+    run_items(server, items, 0, 1);
+    assert_int_equal(statistics_of(server).item, 20);
+    run_items(server, items, 5, 6);
+    assert_int_equal(statistics_of(server).item, 20);
+    run_items(server, items, 20, 100);
 }
 
 /* An allocation that repeats a known one takes the place of the next of its class, which costs the last one. */
@@ -788,10 +849,12 @@ TEST(kind_that_was_left)
     run_items(server, one, 0, 60);
     assert_true(try_items(server, other, 50, 120) >= 50);
     assert_int_equal(statistics_of(server).kind, 1);
+    const uint64_t resyncs = statistics_of(server).resyncs;
     for (int step = 0; step < 2; step++) {
         bp_step_server_mark(server);
         run_items(server, one, 0, 120);
     }
+    assert_int_equal(statistics_of(server).resyncs, resyncs);
 }
 
 /* ---- streams ------------------------------------------------------------------------------------------------------- */
@@ -1029,7 +1092,7 @@ TEST(binding_of_streams)
                                               ITEM_ON(100, 1536, 0), ITEM_ON(100, 2048, 2)};
     recorded calls = {0};
     SCOPED(bp_step_server_destroy) bp_step_server *server = serve_streams(items, COUNT(items), 4 * KIB, &calls);
-    for (int step = 0; step < 3; step++) {
+    for (int step = 0; step < 6; step++) {
         assert_served(server, 100, 9, 0);
         assert_served(server, 100, 30, 512);
         assert_served(server, 300, 2, 1024);
@@ -1088,6 +1151,7 @@ TEST(streams_that_are_gone)
         free_at(server, 0);
         free_at(server, 1024);
     }
+    assert_refused(server, 60, 4, BP_STEP_UNKNOWN);
 }
 
 /* A stream whose size occurs on several streams of the plan, far away, is bound when the first of them is near. */

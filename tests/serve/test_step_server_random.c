@@ -89,8 +89,7 @@ TEST(test_exact_steps_after_replacement)
         SCOPED(program_destroy) program *q = program_create(&options);
         const program *large = p->slab_bytes > q->slab_bytes ? p : q, *small = large == p ? q : p;
         SCOPED(bp_step_plan_destroy)
-        bp_step_plan *first = program_plan(large, random_below(2)),
-                     *second = program_plan(small, false);
+        bp_step_plan *first = program_plan(large, random_below(2)), *second = program_plan(small, false);
         reference *r = reference_create(first, true);
         assert_non_null(r);
         runner before, after;

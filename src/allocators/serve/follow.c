@@ -197,7 +197,7 @@ static uint32_t take_elsewhere(bp_step_server *s, uint32_t class)
     if (near != NONE)
         return take_item(s, near);
     if (position > 0 && (position == s->kinds[s->active].count || jump == s->kinds[s->active].count)) {
-        enter_step(s); /* its mark is missing */
+        enter_step(s); /* without a mark */
         return is_at(s, s->active, 0, class) ? take_item(s, 0) : take_elsewhere(s, class);
     }
     const uint32_t item = find_gram(s);
@@ -251,7 +251,7 @@ static void bind(bp_step_server *s, uint64_t bytes, uint32_t stream)
         if (class == NONE || (holder != NONE && holder != stream && !is_doubtful(s, holder)))
             continue;
         const uint32_t distance = distance_to(s, class);
-        if (distance < nearest || (distance == nearest && p == of->bound)) {
+        if (distance < nearest) {
             nearest = distance;
             best = p;
         } else if (distance == WINDOW) {
@@ -272,16 +272,6 @@ static void bind(bp_step_server *s, uint64_t bytes, uint32_t stream)
     of->missed = 0;
 }
 
-/* The expected item is of this size, and of another stream: the binding may be wrong. */
-static bool is_contradicted(const bp_step_server *s, uint64_t bytes, uint32_t class)
-{
-    const serve_kind *k = &s->kinds[s->active];
-    if (k->position >= k->count)
-        return false;
-    const uint32_t expected = s->items[k->first + k->position].class;
-    return expected != class && s->class_bytes[expected] == bytes;
-}
-
 uint32_t serve_follow(bp_step_server *s, uint64_t bytes, uint32_t stream, bp_step_outcome *outcome)
 {
     serve_stream *of = &s->streams[stream];
@@ -291,26 +281,20 @@ uint32_t serve_follow(bp_step_server *s, uint64_t bytes, uint32_t stream, bp_ste
     const uint32_t class = of->bound != NONE ? serve_class_of(s, bytes, of->bound) : NONE;
     const uint32_t position = s->kinds[s->active].position;
     uint32_t item = NONE;
-    bool is_missed = false;
     *outcome = class == NONE ? BP_STEP_UNKNOWN : BP_STEP_MISPLACED;
     if (class != NONE) {
         s->recent[s->recent_count % GRAM] = class;
         s->recent_count = s->recent_count == 2 * GRAM - 1 ? GRAM : s->recent_count + 1;
     }
-    if (class != NONE && is_at(s, s->active, position, class) && s->missed < LOST) {
+    if (class != NONE && is_at(s, s->active, position, class) && s->missed < LOST)
         item = take_item(s, position);
-    } else {
-        is_missed = is_contradicted(s, bytes, class);
-        item = class != NONE ? take_elsewhere(s, class) : NONE;
-    }
-    if (item == NONE || is_missed) {
+    else if (class != NONE)
+        item = take_elsewhere(s, class);
+    if (item == NONE) {
         of->missed += of->missed < 2 * LOST;
     } else {
         of->missed -= of->missed > 0;
         of->last_step = s->statistics.steps;
     }
-    const serve_kind *k = &s->kinds[s->active];
-    if (item != NONE && k->position == k->count && !begins_at_mark(k))
-        enter_step(s);
     return item;
 }
