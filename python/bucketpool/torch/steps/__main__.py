@@ -7,6 +7,7 @@ Where nothing can be served, one line says why, and the program runs with PyTorc
 
 import argparse
 import importlib.metadata
+import logging
 import os
 import runpy
 import sys
@@ -71,6 +72,8 @@ class Launcher:
     def start(self) -> None:
         """Serves or records, or says why not."""
         options = self.options
+        if options.quiet:
+            logging.getLogger("bucketpool").addHandler(logging.NullHandler())
         setting = self._set_segments() if options.plan is None and options.device != "cpu" else ""
         try:
             from ._session import serve

@@ -175,8 +175,8 @@ class ServedDevice:
         if self.decorator.kind == "cuda" and self.reserved_before:
             needed = self.reserved_before + max(0, self.live_peak - self.live_before)
             if self.reserved_peak > needed:
-                self.stop(f"PyTorch reserved {amount(self.reserved_peak)} while the plan was served, and needs "
-                          f"{amount(needed)} without it")
+                self.stop(f"PyTorch reserved {amount(self.reserved_peak)} while the plan was served, and would need "
+                          f"about {amount(needed)} without it")
                 return
         if self.steps == self._checked_at:
             expected = self._expected_use()

@@ -89,7 +89,7 @@ def test_stops_when_more_is_reserved(caplog):
         for _ in range(3):
             device.mark()
     assert device.state == "stopped" and device.decorator.calls[-1] == "stop" and len(caplog.records) == 1
-    assert "reserved 17.5 GiB while the plan was served, and needs 17.0 GiB without it" in caplog.text
+    assert "reserved 17.5 GiB while the plan was served, and would need about 17.0 GiB without it" in caplog.text
     assert device.steps == 1 and "(3 % more)" in _text.closing_line(device.summary())
 
 
