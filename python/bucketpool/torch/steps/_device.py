@@ -123,8 +123,8 @@ class ServedDevice:
         """Live bytes at which the slab is allocated. Memory that was made between temporaries holds segments that the
         allocator cannot give back, so the slab waits until little else lives.
         """
-        if self.decorator.kind == "cpu":
-            return 0
+        if self.decorator.kind == "cpu":  # now, or with a program that begins, behind its first step if that is not planned
+            return 0 if self.marks else (1 << 64) - 1
         live = self.decorator.status().live_bytes
         if live == 0:
             return 1  # at the first allocation: no context is created before

@@ -148,7 +148,7 @@ class Served:
     def _begin(self, plan: Optional[StepPlan]) -> None:
         global _current
         if plan is None:
-            self._is_recording, self._is_from_start = True, not _has_parameters()
+            self._is_recording, self._is_from_start = True, not _have_stepped()
             for device in self._devices:
                 device.record()
         else:
@@ -278,9 +278,9 @@ def _main_gpu(count: int) -> int:
     return int(rank) if rank.isdecimal() and int(rank) < count else 0
 
 
-def _has_parameters() -> bool:
-    """True: a model was made before, so that the first recorded step may not be the first one of the program."""
-    return any(type(each) is torch.nn.Parameter for each in gc.get_objects())
+def _have_stepped() -> bool:
+    """True: an optimizer has state, which the first step of a program makes."""
+    return any(each.state for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer))
 
 
 def write_report(path: str, summary: Dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 # The share of the allocations of whole steps that is served at least. Sizes of experts differ in each step, and threads allocate
 # in another order each time: the guard may stop there.
 SHARES = {
-    "plain": 1, "accumulate": 1, "lengths": 1, "evaluate": 1, "exceptions": 0.95, "kept": 0.9, "optimizers": 1, "adversaries": 0.95,
+    "plain": 1, "accumulate": 0.999, "lengths": 1, "evaluate": 1, "exceptions": 0.95, "kept": 0.9, "optimizers": 1, "adversaries": 0.95,
     "experts": 0.5, "reinforcement": 0.99, "threads": 0.4, "loader": 0.95, "checkpointing": 1, "compiled": 1,
 }
 UNSTEADY = ("experts", "threads")
