@@ -34,10 +34,16 @@ class Recording:
         self.live[address] = (size, stream)
         return address
 
+    def request_free(self, address):
+        """The tensor is gone, but another stream may still use it."""
+        self.event("free_requested", address, *self.live[address])
+
+    def complete_free(self, address):
+        self.event("free_completed", address, *self.live.pop(address))
+
     def free(self, address):
-        size, stream = self.live.pop(address)
-        self.event("free_requested", address, size, stream)
-        self.event("free_completed", address, size, stream)
+        self.request_free(address)
+        self.complete_free(address)
 
     def mark(self, name, stage="START"):
         """An annotation: it lies before the next event."""

@@ -376,6 +376,81 @@ class Steps(StepCommand):
         self.assertEqual(self.run_step("x.pickle", "-o", "plan.json").returncode, 0)
         self.assertEqual(self.check_plan(model.rec, device) > 0, True)
 
+    def plan(self, recording, *options):
+        result = self.run_step(self.write(recording.snapshot()), "-o", "plan.json", *options)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with open(os.path.join(self.folder, "plan.json"), encoding="utf-8") as file:
+            return json.load(file)
+
+    def test_streams(self):
+        """Windows of another stream's memory, and waits where memory changes streams."""
+        recording = Recording()
+        for step in range(4):
+            recording.mark(f"step {step}")
+            for _ in range(3):
+                gathered = recording.alloc(4096, stream=7)
+                saved = recording.alloc(1024)
+                recording.free(gathered)
+                output = recording.alloc(3072)
+                recording.free(saved)
+                recording.free(output)
+        text = self.report(recording)
+        self.assertRegex(text, r"\n  step +9.000 KiB .*optimal.*\n    windows +4.000 KiB .* of it, so that other streams need not wait\n")
+        device = self.device(recording.snapshot())
+        self.assertEqual((device["plan"]["step_bytes"], device["plan"]["windows_bytes"]), (9216, 4096))
+        text = self.report(recording, "--lead", "0")
+        self.assertIn("Waits of a step, where memory changes streams: 3 of stream 0 for 7, 3 of stream 7 for 0\n", text)
+        device = self.device(recording.snapshot(), "--lead", "0")
+        self.assertEqual((device["plan"]["step_bytes"], device["plan"]["windows_bytes"]), (5120, 0))
+        self.assertEqual(device["plan"]["waits"],
+                         [{"waiting": 0, "before": 7, "waits": 3}, {"waiting": 7, "before": 0, "waits": 3}])
+        plan = self.plan(recording, "--lead", "0")
+        self.assertEqual(plan["streams"], [0, 7])
+        self.assertEqual(plan["waits"],
+                         [{"waiting": 0, "before": 1, "waits": 3}, {"waiting": 1, "before": 0, "waits": 3}])
+        self.assertEqual(plan["places"], ["model.py:3 f"])
+
+    def test_late_frees(self):
+        """record_stream delays the completion of a free; a plan uses the memory from the request on."""
+        recording = Recording()
+        for step in range(4):
+            recording.mark(f"step {step}")
+            first = recording.alloc(10 * MIB)
+            recording.request_free(first)
+            second = recording.alloc(10 * MIB)
+            recording.complete_free(first)
+            recording.free(second)
+        device = self.device(recording.snapshot())
+        self.assertEqual((device["peak_bytes"], device["steps_peak_bytes"]), (20 * MIB, 20 * MIB))
+        self.assertEqual((device["plan"]["total_bytes"], device["plan"]["step_bytes"]), (10 * MIB, 10 * MIB))
+        self.assertIn("The plan takes less than was live: ", self.report(recording))
+
+    def test_ends_of_optimizers(self):
+        """In marked steps, and without other marks, where steps begin behind them."""
+        for marks in ("ProfilerStep#{}", None):
+            model = Model(3, layers=4)
+            for step in range(5):
+                if marks:
+                    model.rec.mark(marks.format(step))
+                model.step()
+                model.rec.mark("Optimizer.step#AdamW.step")
+                model.rec.free(model.rec.alloc(512))
+                model.rec.mark("Optimizer.step#AdamW.step", "END")
+                if marks:
+                    model.rec.free(model.rec.alloc(1024))
+            plan = self.plan(model.rec)
+            self.assertEqual([kind["first"] for kind in plan["kinds"]], [False, True])
+            steady, first = plan["kinds"]
+            count = len(steady["offsets"])
+            self.assertEqual(steady["marks"], [count - 1] if marks else [0])
+            # The first step makes the optimizer's state, which stays, behind the model.
+            self.assertEqual(len(first["offsets"]), count + 2 * 4)
+            self.assertEqual(first["marks"], [count + 2 * 4 - 1] if marks else [])
+            self.assertEqual(first["offsets"].count(None), 2 * 4)
+            self.assertEqual(first["steps"], 1)
+            self.assertEqual(steady["offsets"].count(None), 0)
+            self.assertEqual(steady["steps"], 4)
+
     def test_plan_forwards(self):
         model = Model(4)
         for _ in range(3):
