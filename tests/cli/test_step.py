@@ -399,16 +399,16 @@ class Steps(StepCommand):
         device = self.device(recording.snapshot())
         self.assertEqual((device["plan"]["step_bytes"], device["plan"]["windows_bytes"]), (9216, 4096))
         text = self.report(recording, "--lead", "0")
-        self.assertIn("Waits of a step, where memory changes streams: 3 of stream 0 for 7, 3 of stream 7 for 0\n", text)
+        self.assertIn("Waits of a step, where memory changes streams: 3 of stream 7 for 0, 3 of stream 0 for 7\n", text)
         device = self.device(recording.snapshot(), "--lead", "0")
         self.assertEqual((device["plan"]["step_bytes"], device["plan"]["windows_bytes"]), (5120, 0))
         self.assertEqual(device["plan"]["waits"],
-                         [{"waiting": 0, "before": 7, "waits": 3}, {"waiting": 7, "before": 0, "waits": 3}])
+                         [{"waiting": 7, "before": 0, "waits": 3}, {"waiting": 0, "before": 7, "waits": 3}])
         plan = self.plan(recording, "--lead", "0")
-        self.assertEqual(plan["streams"], [0, 7])
+        self.assertEqual(plan["streams"], [7, 0])
         self.assertEqual(plan["waits"],
                          [{"waiting": 0, "before": 1, "waits": 3}, {"waiting": 1, "before": 0, "waits": 3}])
-        self.assertEqual(plan["places"], ["model.py:3 f"])
+        self.assertEqual(plan["places"], ["ops.py:7 empty"])
 
     def test_late_frees(self):
         """record_stream delays the completion of a free; a plan uses the memory from the request on."""
