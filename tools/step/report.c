@@ -101,10 +101,22 @@ static void print_streams(const step_answer *a)
         puts("The plan takes less than was live: it uses memory again when its tensor is gone, and waits for the "
              "streams "
              "that record_stream named.");
-    for (size_t i = 0; i < p->waits_count; i++)
+    enum { LISTED_PAIRS = 6 };
+    bool is_listed[BP_STEP_PLAN_STREAMS * BP_STEP_PLAN_STREAMS] = {false};
+    for (size_t i = 0; i < p->waits_count && i < LISTED_PAIRS; i++) { /* the largest */
+        size_t best = SIZE_MAX;
+        for (size_t k = 0; k < p->waits_count; k++)
+            best = !is_listed[k] && (best == SIZE_MAX || p->waits[k].waits > p->waits[best].waits) ? k : best;
+        is_listed[best] = true;
         cli_print("%s%llu of stream %llu for %llu", i == 0 ? "Waits of a step, where memory changes streams: " : ", ",
-                  (unsigned long long)p->waits[i].waits, (unsigned long long)p->streams[p->waits[i].waiting],
-                  (unsigned long long)p->streams[p->waits[i].before]);
+                  (unsigned long long)p->waits[best].waits, (unsigned long long)p->streams[p->waits[best].waiting],
+                  (unsigned long long)p->streams[p->waits[best].before]);
+    }
+    uint64_t others = 0;
+    for (size_t i = 0; i < p->waits_count; i++)
+        others += is_listed[i] ? 0 : p->waits[i].waits;
+    if (others > 0)
+        cli_print(", %llu of %zu other pairs", (unsigned long long)others, p->waits_count - LISTED_PAIRS);
     if (p->waits_count > 0)
         putchar('\n');
 }

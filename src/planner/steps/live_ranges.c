@@ -196,46 +196,46 @@ bp_status bp_step_planner_find_kinds(bp_step_planner *p)
 
 typedef struct window_item {
     uint64_t bytes;
-    uint32_t stream, order;
+    uint32_t order;
 } window_item;
 
-static int by_class(const void *left, const void *right)
+static int by_size(const void *left, const void *right)
 {
     const window_item *a = left, *b = right;
-    if (a->stream != b->stream)
-        return a->stream < b->stream ? -1 : 1;
     if (a->bytes != b->bytes)
         return a->bytes < b->bytes ? -1 : 1;
     return (a->order > b->order) - (a->order < b->order);
 }
 
-/* By order: items of the same size on the same stream, and any item of the stream; or BP_TRACE_NONE. */
+/* By order, items of streams other than the main one: of the same size, and any; or BP_TRACE_NONE. */
 typedef struct neighbours {
-    uint32_t before, behind, before_on_stream;
+    uint32_t before, behind, before_of_any_size;
 } neighbours;
 
 /* free() them. */
-static bp_status find_neighbours(const bp_step_plan_kind *kind, neighbours **found)
+static bp_status find_neighbours(const bp_step_planner *p, const bp_step_plan_kind *kind, neighbours **found)
 {
     const size_t count = kind->item_count;
     window_item *sorted = malloc((count + 1) * sizeof *sorted);
     neighbours *made = malloc((count + 1) * sizeof *made);
-    uint32_t last[BP_STEP_PLAN_STREAMS];
+    uint32_t last = BP_TRACE_NONE;
+    size_t used = 0;
     if (sorted == NULL || made == NULL) {
         free(sorted);
         free(made);
         return bp_fail_memory(count * sizeof *sorted);
     }
-    memset(last, 0xff, sizeof last);
     memset(made, 0xff, count * sizeof *made);
-    for (size_t i = 0; i < count; i++) {
-        sorted[i] = (window_item){kind->items[i].bytes, kind->items[i].stream, (uint32_t)i};
-        made[i].before_on_stream = last[kind->items[i].stream];
-        last[kind->items[i].stream] = (uint32_t)i;
+    for (uint32_t i = 0; i < count; i++) {
+        if (kind->items[i].stream == p->main_stream)
+            continue;
+        sorted[used++] = (window_item){kind->items[i].bytes, i};
+        made[i].before_of_any_size = last;
+        last = i;
     }
-    qsort(sorted, count, sizeof *sorted, by_class);
-    for (size_t i = 1; i < count; i++) {
-        if (sorted[i].stream == sorted[i - 1].stream && sorted[i].bytes == sorted[i - 1].bytes) {
+    qsort(sorted, used, sizeof *sorted, by_size);
+    for (size_t i = 1; i < used; i++) {
+        if (sorted[i].bytes == sorted[i - 1].bytes) {
             made[sorted[i].order].before = sorted[i - 1].order;
             made[sorted[i - 1].order].behind = sorted[i].order;
         }
@@ -246,8 +246,7 @@ static bp_status find_neighbours(const bp_step_plan_kind *kind, neighbours **fou
 }
 
 /* The beginning of an item's window, in the time of the step: since the item of its size before it, which is a layer for
- * all-gathers. The first of a size has the window of the second; an item alone in its size has one since the item before it on
- * its stream. `begins`: of allocations by order, UINT64_MAX for those that the step does not have. */
+ * all-gathers. The first of a size has the window of the second; an item alone in its size has one since the item before it. `begins`: of allocations by order, UINT64_MAX for those that the step does not have. */
 static uint64_t window_begin(const bp_step_planner *p, const neighbours *all, const uint64_t *begins, uint32_t order)
 {
     const uint64_t begin = begins[order];
@@ -260,9 +259,9 @@ static uint64_t window_begin(const bp_step_planner *p, const neighbours *all, co
             behind = all[behind].behind;
         if (before == BP_TRACE_NONE && behind != BP_TRACE_NONE && begins[behind] > begin)
             return begin > begins[behind] - begin ? begin - (begins[behind] - begin) : 0;
-        before = before == BP_TRACE_NONE ? all[order].before_on_stream : before;
+        before = before == BP_TRACE_NONE ? all[order].before_of_any_size : before;
         while (before != BP_TRACE_NONE && begins[before] == UINT64_MAX)
-            before = all[before].before_on_stream;
+            before = all[before].before_of_any_size;
         lead = before == BP_TRACE_NONE ? begin : begins[before] < begin ? begin - begins[before] : 0;
     }
     return begin > lead ? begin - lead : 0;
@@ -330,7 +329,7 @@ bp_status bp_step_planner_find_ranges(const bp_step_planner *p, uint32_t kind, b
     uint64_t *begins = malloc((p->kinds[kind].item_count + 1) * sizeof *begins);
     bp_status status = begins == NULL ? bp_fail_memory(p->kinds[kind].item_count * sizeof *begins) : BP_OK;
     if (status == BP_OK && has_windows && !is_first_kind(p, kind))
-        status = find_neighbours(&p->kinds[kind], &near);
+        status = find_neighbours(p, &p->kinds[kind], &near);
     /* The last of the steps with another order, and the reference. */
     for (const bp_trace_step *step; (step = bp_step_next_of_kind(p, kind, &next)) != NULL;) {
         const bool is_reference = step->first == p->references[kind].first;
