@@ -130,8 +130,8 @@ typedef struct bp_step_plan_config {
     /** Windows: memory of a stream other than the one that allocates most is kept free for so many events before its
      * allocation, so that work that was issued before can overlap with what that stream computes. BP_STEP_LEAD_AUTO: since
      * the last allocation of the same size on such streams, which is a layer for all-gathers; the first of a size has the
-     * window of the second, and one alone in its size since the last of any size. 0: none. The first step of a process has
-     * none */
+     * window of the second, and one alone in its size since the last of any size. They are shortened, the largest first, where
+     * they would cost more than 2 % of the slab and persistent memory. 0: none. The first step of a process has none */
     uint32_t lead;
     /** 1: the events begin with the process. The first step, with all that comes before it, is a separate kind; it does not make
      * the slab larger, and its items that do not fit or that outlive the next step are outside */

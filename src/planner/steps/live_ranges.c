@@ -11,15 +11,20 @@
 #include "core/memory.h"
 #include "planner/steps/planner.h"
 
-bp_status bp_step_ranges_add(bp_step_ranges *ranges, uint32_t item, uint64_t begin, uint64_t end)
+bp_status bp_step_ranges_add(bp_step_ranges *ranges, bp_step_range range)
 {
-    if (begin >= end)
+    if (range.live >= range.end)
         return BP_OK;
     void *all = ranges->all;
     BP_TRY(bp_grow_array(&all, &ranges->capacity, ranges->count, sizeof *ranges->all));
     ranges->all = all;
-    ranges->all[ranges->count++] = (bp_step_range){.begin = begin, .end = end, .item = item};
+    ranges->all[ranges->count++] = range;
     return BP_OK;
+}
+
+static bp_step_range live_range(uint32_t item, uint64_t begin, uint64_t end)
+{
+    return (bp_step_range){.begin = begin, .end = end, .live = begin, .item = item};
 }
 
 /* ---- recorded steps ------------------------------------------------------------------------------------------------ */
@@ -199,7 +204,7 @@ typedef struct window_item {
     uint32_t order;
 } window_item;
 
-static int by_size(const void *left, const void *right)
+static int by_item_size(const void *left, const void *right)
 {
     const window_item *a = left, *b = right;
     if (a->bytes != b->bytes)
@@ -233,7 +238,7 @@ static bp_status find_neighbours(const bp_step_planner *p, const bp_step_plan_ki
         made[i].before_of_any_size = last;
         last = i;
     }
-    qsort(sorted, used, sizeof *sorted, by_size);
+    qsort(sorted, used, sizeof *sorted, by_item_size);
     for (size_t i = 1; i < used; i++) {
         if (sorted[i].bytes == sorted[i - 1].bytes) {
             made[sorted[i].order].before = sorted[i - 1].order;
@@ -267,6 +272,69 @@ static uint64_t window_begin(const bp_step_planner *p, const neighbours *all, co
     return begin > lead ? begin - lead : 0;
 }
 
+/* Shortens windows so that live bytes and windows keep below the limit: at each moment that exceeds it, the largest windows
+ * begin later. `end`: behind all ranges. O(end + windows * windows open together). */
+static bp_status limit_windows(const bp_step_planner *p, uint32_t kind, const bp_step_ranges *ranges, uint64_t end)
+{
+    void *bytes_at = NULL, *window_at = NULL, *next_at = NULL, *open_at = NULL;
+    bp_status status = bp_new_array(end + 1, sizeof(int64_t), &bytes_at);
+    if (status == BP_OK)
+        status = bp_new_array(end + 1, sizeof(uint32_t), &window_at);
+    if (status == BP_OK)
+        status = bp_new_array(ranges->count, sizeof(uint32_t), &next_at);
+    if (status == BP_OK)
+        status = bp_new_array(ranges->count, sizeof(uint32_t), &open_at);
+    int64_t *changes = bytes_at; /* of live bytes, by moment */
+    uint32_t *first = window_at; /* by moment: windows that begin there, a list; numbers and 1 more */
+    uint32_t *next = next_at, *open = open_at;
+    for (size_t i = 0; i < ranges->count && status == BP_OK; i++) {
+        const bp_step_range *range = &ranges->all[i];
+        const int64_t bytes = (int64_t)bp_step_round(p->items[kind][range->item].bytes);
+        changes[range->live] += bytes;
+        changes[range->end] -= bytes;
+        if (range->begin < range->live) {
+            next[i] = first[range->begin];
+            first[range->begin] = (uint32_t)i + 1;
+        }
+    }
+    uint64_t live = 0, windows = 0;
+    size_t count = 0;
+    for (uint64_t time = 0; time < end && status == BP_OK; time++) {
+        live += (uint64_t)changes[time];
+        for (size_t i = 0; i < count;) {
+            const bp_step_range *range = &ranges->all[open[i]];
+            const bool is_over = range->live == time;
+            windows -= is_over ? bp_step_round(p->items[kind][range->item].bytes) : 0;
+            open[i] = is_over ? open[--count] : open[i];
+            i += !is_over;
+        }
+        for (uint32_t i = first[time]; i > 0; i = next[i - 1]) {
+            open[count++] = i - 1;
+            windows += bp_step_round(p->items[kind][ranges->all[i - 1].item].bytes);
+        }
+        while (count > 0 && live + windows > p->windows_limit) {
+            size_t largest = 0;
+            for (size_t i = 1; i < count; i++) {
+                const uint64_t bytes = p->items[kind][ranges->all[open[i]].item].bytes;
+                const uint64_t most = p->items[kind][ranges->all[open[largest]].item].bytes;
+                largest = bytes > most || (bytes == most && open[i] > open[largest]) ? i : largest;
+            }
+            const uint32_t number = open[largest];
+            bp_step_range *range = &ranges->all[number];
+            range->begin = time + 1; /* where it is looked at again, unless it is live */
+            windows -= bp_step_round(p->items[kind][range->item].bytes);
+            open[largest] = open[--count];
+            next[number] = first[time + 1];
+            first[time + 1] = range->begin < range->live ? number + 1 : first[time + 1];
+        }
+    }
+    free(bytes_at);
+    free(window_at);
+    free(next_at);
+    free(open_at);
+    return status;
+}
+
 /* ---- axes ---------------------------------------------------------------------------------------------------------- */
 
 enum { MAX_AXES = 16 };
@@ -294,10 +362,12 @@ static bp_status add_axis(const bp_step_planner *p, uint32_t kind, const bp_trac
         if (order == BP_TRACE_NONE || p->items[kind][order].offset == BP_STEP_OUTSIDE)
             continue;
         const size_t count = intervals_of(p, kind, step, &p->allocations->all[step->first + i], begin, end, &carried);
-        if (near != NULL && p->items[kind][order].stream != p->main_stream)
-            begin[0] = window_begin(p, near, begins, order);
-        for (size_t k = 0; k < count; k++)
-            BP_TRY(bp_step_ranges_add(ranges, order, time + begin[k], time + end[k]));
+        for (size_t k = 0; k < count; k++) {
+            bp_step_range range = live_range(order, time + begin[k], time + end[k]);
+            if (k == 0 && near != NULL && p->items[kind][order].stream != p->main_stream)
+                range.begin = time + window_begin(p, near, begins, order);
+            BP_TRY(bp_step_ranges_add(ranges, range));
+        }
     }
     return BP_OK;
 }
@@ -314,7 +384,7 @@ static bp_status add_carried(const bp_step_planner *p, uint32_t kind, bp_step_ra
             uint64_t begin[2], end[2], carried = 0;
             if (order != BP_TRACE_NONE && p->items[kind][order].offset != BP_STEP_OUTSIDE &&
                 intervals_of(p, kind, step, &p->allocations->all[step->first + i], begin, end, &carried) == 2)
-                BP_TRY(bp_step_ranges_add(ranges, order, time + begin[1], time + end[1]));
+                BP_TRY(bp_step_ranges_add(ranges, live_range(order, time + begin[1], time + end[1])));
         }
     }
     return BP_OK;
@@ -351,6 +421,8 @@ bp_status bp_step_planner_find_ranges(const bp_step_planner *p, uint32_t kind, b
             status = add_carried(p, kind, ranges, *time);
         *time += step->end - step->begin + 1u;
     }
+    if (status == BP_OK && near != NULL && p->windows_limit < UINT64_MAX)
+        status = limit_windows(p, kind, ranges, *time);
     free(near);
     free(begins);
     return status;
@@ -371,7 +443,7 @@ static bp_status add_change(const bp_step_planner *p, uint32_t kind, const bp_tr
             continue;
         intervals_of(p, kind, step, &all[step->first + i], begin, end, &carried);
         last = carried > last ? carried : last;
-        BP_TRY(bp_step_ranges_add(ranges, order, time, time + carried));
+        BP_TRY(bp_step_ranges_add(ranges, live_range(order, time, time + carried)));
     }
     for (size_t i = 0; i < next->count; i++) {
         const bp_allocation *a = &all[next->first + i];
@@ -381,7 +453,8 @@ static bp_status add_change(const bp_step_planner *p, uint32_t kind, const bp_tr
         if (order == BP_TRACE_NONE || p->items[next_kind][order].offset == BP_STEP_OUTSIDE)
             continue;
         intervals_of(p, next_kind, next, a, begin, end, &carried);
-        BP_TRY(bp_step_ranges_add(next_ranges, order, time + begin[0], time + (end[0] < last ? end[0] : last)));
+        BP_TRY(bp_step_ranges_add(next_ranges,
+                                  live_range(order, time + begin[0], time + (end[0] < last ? end[0] : last))));
     }
     return BP_OK;
 }

@@ -8,6 +8,7 @@
 /* A half-open interval in which an item holds its address. */
 typedef struct bp_step_range {
     uint64_t begin, end;
+    uint64_t live; /* from here on it is live; its window is before */
     uint32_t item; /* of its kind */
 } bp_step_range;
 
@@ -16,7 +17,8 @@ typedef struct bp_step_ranges {
     size_t count, capacity;
 } bp_step_ranges;
 
-bp_status bp_step_ranges_add(bp_step_ranges *ranges, uint32_t item, uint64_t begin, uint64_t end);
+/* An empty live range adds nothing. */
+bp_status bp_step_ranges_add(bp_step_ranges *ranges, bp_step_range range);
 
 typedef struct bp_step_planner {
     const bp_trace *trace;
@@ -25,6 +27,7 @@ typedef struct bp_step_planner {
     bp_step_plan_config config;
     uint32_t *ends; /* by event: the allocation whose memory is free from there on, or BP_TRACE_NONE */
     uint32_t main_stream;
+    uint64_t windows_limit; /* live bytes of a kind together with windows; shorter windows keep it */
 
     /* Kinds of the plan: those of `steps`, and the first step of the process behind them. */
     size_t kind_count;

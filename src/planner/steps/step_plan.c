@@ -169,7 +169,17 @@ static bp_status find_places(const bp_step_planner *p, const bp_stack_places *st
 
 /* ---- sums ---------------------------------------------------------------------------------------------------------- */
 
-/* Persistent bytes, and the peak of what is neither persistent nor planned, during the steps after the first, in which
+static uint64_t persistent_bytes(const bp_step_planner *p)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < p->allocations->count; i++) {
+        const bp_allocation *a = &p->allocations->all[i];
+        bytes += bp_step_is_persistent(p, a) ? bp_step_round(a->bytes) : 0;
+    }
+    return bytes;
+}
+
+/* The peak of what is neither persistent nor planned, during the steps after the first, in which
  * memory from before it may be live. */
 static bp_status measure_rest(const bp_step_planner *p, bp_step_plan_info *info)
 {
@@ -179,10 +189,6 @@ static bp_status measure_rest(const bp_step_planner *p, bp_step_plan_info *info)
     uint32_t *ends = NULL;
     size_t next = p->allocations->live_at_start;
     BP_TRY(bp_allocations_ends(p->trace, p->allocations, &ends));
-    for (size_t i = 0; i < p->allocations->count; i++) {
-        if (bp_step_is_persistent(p, &all[i]))
-            info->persistent_bytes += bp_step_round(all[i].bytes);
-    }
     for (size_t i = 0; i < next; i++)
         outside += bp_step_is_persistent(p, &all[i]) ? 0 : bp_step_round(all[i].bytes);
     for (uint32_t event = 0; event < last->end; event++) {
@@ -270,14 +276,21 @@ static bool find_main_stream(bp_step_planner *p)
     return used > 1;
 }
 
+/* Windows of BP_STEP_LEAD_AUTO cost at most a fiftieth of the memory that the steps take without them. */
+enum { WINDOWS_SHARE = 50 };
+
 /* Items get offsets in the slab. */
 static bp_status place_items(bp_step_planner *p, bp_step_plan_info *info)
 {
     const bool has_windows = find_main_stream(p) && p->config.lead > 0;
     bp_step_placement placement = {0}, without = {0};
-    bp_status status = bp_step_planner_place(p, has_windows, &placement);
-    if (status == BP_OK && has_windows)
-        status = bp_step_planner_place(p, false, &without);
+    bp_status status = bp_step_planner_place(p, false, has_windows ? &without : &placement);
+    if (status == BP_OK && has_windows) {
+        p->windows_limit = p->config.lead == BP_STEP_LEAD_AUTO
+                               ? without.bytes + (without.bytes + info->persistent_bytes) / WINDOWS_SHARE
+                               : UINT64_MAX;
+        status = bp_step_planner_place(p, true, &placement);
+    }
     uint64_t proven = 0;
     for (size_t k = 0; k < p->kind_count && status == BP_OK; k++) {
         bp_step_plan_kind *kind = &p->kinds[k];
@@ -355,6 +368,8 @@ bp_status bp_step_plan_trace(const bp_trace *trace, const bp_allocations *alloca
     bp_status status = find_stops(&p);
     if (status == BP_OK)
         status = bp_step_planner_find_kinds(&p);
+    if (status == BP_OK)
+        info.persistent_bytes = persistent_bytes(&p);
     if (status == BP_OK)
         status = place_items(&p, &info);
     if (status == BP_OK)
