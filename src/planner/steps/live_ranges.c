@@ -365,7 +365,7 @@ static bp_status add_axis(const bp_step_planner *p, uint32_t kind, const bp_trac
         for (size_t k = 0; k < count; k++) {
             bp_step_range range = live_range(order, time + begin[k], time + end[k]);
             if (k == 0 && near != NULL && p->items[kind][order].stream != p->main_stream)
-                range.begin = time + window_begin(p, near, begins, order);
+                range.begin = range.live - (begin[0] - window_begin(p, near, begins, order)) / p->shortening;
             BP_TRY(bp_step_ranges_add(ranges, range));
         }
     }

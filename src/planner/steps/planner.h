@@ -28,6 +28,7 @@ typedef struct bp_step_planner {
     uint32_t *ends; /* by event: the allocation whose memory is free from there on, or BP_TRACE_NONE */
     uint32_t main_stream;
     uint64_t windows_limit; /* live bytes of a kind together with windows; shorter windows keep it */
+    uint32_t shortening;    /* windows are divided by it */
 
     /* Kinds of the plan: those of `steps`, and the first step of the process behind them. */
     size_t kind_count;

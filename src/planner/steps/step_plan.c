@@ -279,18 +279,32 @@ static bool find_main_stream(bp_step_planner *p)
 /* Windows of BP_STEP_LEAD_AUTO cost at most a fiftieth of the memory that the steps take without them. */
 enum { WINDOWS_SHARE = 50 };
 
+/* A placement with windows, after one without: with shorter ones, if those of BP_STEP_LEAD_AUTO cost more than they may,
+ * because a search within its limit of work does not find places for them. */
+static bp_status place_windows(bp_step_planner *p, uint64_t persistent, bp_step_placement *without,
+                               bp_step_placement *placement)
+{
+    const bool is_limited = p->config.lead == BP_STEP_LEAD_AUTO;
+    p->windows_limit = is_limited ? without->bytes + (without->bytes + persistent) / WINDOWS_SHARE : UINT64_MAX;
+    for (p->shortening = 1; p->shortening <= 16; p->shortening *= 4) {
+        BP_TRY(bp_step_planner_place(p, true, placement));
+        if (placement->bytes <= p->windows_limit)
+            return BP_OK;
+        bp_step_placement_finish(placement);
+    }
+    *placement = *without;
+    *without = (bp_step_placement){.bytes = placement->bytes};
+    return BP_OK;
+}
+
 /* Items get offsets in the slab. */
 static bp_status place_items(bp_step_planner *p, bp_step_plan_info *info)
 {
     const bool has_windows = find_main_stream(p) && p->config.lead > 0;
     bp_step_placement placement = {0}, without = {0};
     bp_status status = bp_step_planner_place(p, false, has_windows ? &without : &placement);
-    if (status == BP_OK && has_windows) {
-        p->windows_limit = p->config.lead == BP_STEP_LEAD_AUTO
-                               ? without.bytes + (without.bytes + info->persistent_bytes) / WINDOWS_SHARE
-                               : UINT64_MAX;
-        status = bp_step_planner_place(p, true, &placement);
-    }
+    if (status == BP_OK && has_windows)
+        status = place_windows(p, info->persistent_bytes, &without, &placement);
     uint64_t proven = 0;
     for (size_t k = 0; k < p->kind_count && status == BP_OK; k++) {
         bp_step_plan_kind *kind = &p->kinds[k];
