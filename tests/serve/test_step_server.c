@@ -470,6 +470,24 @@ TEST(marks_in_the_middle)
     run_items(server, items, 44, 60);
 }
 
+/* If nothing was found between two marks, a step begins; two marks together are one. */
+TEST(marks_without_matches)
+{
+    bp_step_plan_item items[40];
+    static const uint32_t marks[] = {0, 10};
+    make_items(items, COUNT(items), COUNT(items));
+    const bp_step_plan_kind kind = {
+        .items = items, .item_count = COUNT(items), .marks = marks, .mark_count = COUNT(marks), .steps = 1};
+    SCOPED(bp_step_server_destroy) bp_step_server *server = serve_kinds(&kind, 1, 200 * KIB, NULL);
+    run_items(server, items, 0, 10);
+    bp_step_server_mark(server);
+    bp_step_server_mark(server);
+    assert_int_equal(statistics_of(server).item, 10);
+    assert_refused(server, 9000, 0, BP_STEP_UNKNOWN); /* an evaluation */
+    bp_step_server_mark(server);
+    run_items(server, items, 0, COUNT(items));
+}
+
 /* An unknown allocation costs nothing; an omitted one costs itself; swapped ones cost nothing. */
 TEST(insertions_omissions_and_swaps)
 {
