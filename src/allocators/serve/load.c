@@ -295,8 +295,8 @@ void bp_step_server_destroy(bp_step_server **server)
     *server = NULL;
 }
 
-/* The live blocks of a server, and what its streams did, in the tables of another plan. All memory that is free counts as used by all
- * streams until now. */
+/* Moves the live blocks of a server to the tables of another plan. All memory that is free counts as used by all streams until now, so that
+ * earlier events are of no use. */
 static void carry_over(const bp_step_server *before, bp_step_server *s)
 {
     for (uint32_t atom = next_block(before, 0); atom != NONE; atom = next_block(before, atom + 1)) {
@@ -308,11 +308,8 @@ static void carry_over(const bp_step_server *before, bp_step_server *s)
         s->requests[first] =
             block->item == NONE ? before->requests[atom] : before->class_bytes[before->items[block->item].class];
     }
-    memcpy(s->streams[0].events, before->streams[0].events,
-           (size_t)BP_STEP_STREAMS * KEPT_EVENTS * sizeof *s->streams[0].events);
     for (uint32_t i = 0; i < BP_STEP_STREAMS; i++) {
         s->streams[i].points = before->streams[i].points;
-        memcpy(s->streams[i].waited, before->streams[i].waited, sizeof s->streams[i].waited);
         memcpy(s->streams[i].waits, before->streams[i].waits, sizeof s->streams[i].waits);
     }
     s->clock = before->clock;
