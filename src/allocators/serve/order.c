@@ -7,10 +7,10 @@
 
 #include "allocators/serve/server.h"
 
-/* Streams that have memory which others may not use yet; the stream alone if there is only one. */
+/* No memory changes streams. */
 static bool is_alone(const bp_step_server *s)
 {
-    return (s->seen & (s->seen - 1)) == 0;
+    return s->seen == 0 || (s->seen & (s->seen - 1)) == 0;
 }
 
 /* The bits of atoms [first, end) in a word that has some of them. */
