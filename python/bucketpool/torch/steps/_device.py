@@ -6,7 +6,7 @@
 
 import logging
 import os
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 import torch
 
@@ -52,7 +52,9 @@ class ServedDevice:
         self._renewing = 0     # steps recorded while serving
         self.marks = 0
         self._live_at_begin = 0
-        self._kinds: set[int] = set()  # that were seen while serving
+        self._optimizer = 0        # of the last mark
+        self._seen: Set[int] = set()   # optimizers since the whole step began
+        self._kinds: Set[int] = set()  # that were seen while serving
         self._first = _abi.bp_step_statistics()   # at the beginning of the first whole step, of the last one, and at its end
         self._before, self._last = self._first, self._first
         self._losses: Optional[List[Loss]] = None  # after the end
@@ -139,10 +141,11 @@ class ServedDevice:
                                 "serves from its first step, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
         return stays + SLACK + stays // 50
 
-    def mark(self) -> None:
-        """An optimizer has ended its step."""
+    def mark(self, optimizer: int = 0) -> None:
+        """An optimizer has ended its step. With several optimizers, a whole step ends where one of them steps again."""
         self.decorator.mark()
         self.marks += 1
+        self._optimizer = optimizer
         if self.state == "recording":
             self._watch_peaks()
         elif self.state in ("waiting", "serving"):
@@ -165,19 +168,24 @@ class ServedDevice:
             self._first = self._before = self._last = now
             self.decorator.reset_peak()
             self.reserved_peak = self.live_peak = 0
+            self._seen = {self._optimizer}
             return
         self.reserved_peak, self.live_peak = status.peak_reserved_bytes, status.peak_live_bytes
-        self._before, self._last = self._last, now
-        if _allocations(now) == _allocations(self._before):
-            return  # an optimizer of another device
-        self.steps += 1
         self._kinds.add(now.kind)
+        is_whole = self._optimizer in self._seen
+        self._seen = {self._optimizer} if is_whole else self._seen | {self._optimizer}
+        is_whole = is_whole and _allocations(now) != _allocations(self._last)  # else it is of another device
+        if is_whole:
+            self._before, self._last = self._last, now
+            self.steps += 1
         if self.decorator.kind == "cuda" and self.reserved_before:
             needed = self.reserved_before + max(0, self.live_peak - self.live_before)
             if self.reserved_peak > needed:
                 self.stop(f"PyTorch reserved {amount(self.reserved_peak)} while the plan was served, and would need "
                           f"about {amount(needed)} without it")
                 return
+        if not is_whole:
+            return
         if self.steps == self._checked_at:
             expected = self._expected_use()
             if now.peak_live_bytes < LEAST_USE * expected:

@@ -170,7 +170,7 @@ class Served:
                 return
             try:
                 for device in self._devices:
-                    device.mark()
+                    device.mark(optimizer)
                 if self._is_recording and self._rounds.mark(optimizer):
                     settled = [device.settled(self._is_from_start, self._rounds.wanted) for device in self._devices]
                     if all(settled) or self._rounds.are_enough:

@@ -24,11 +24,14 @@ def closing_line(summary: Dict[str, Any]) -> str:
     served = f"{summary['served']:,} of {summary['allocations']:,} allocations served"
     steps = f" in {summary['steps']:,} steps" if summary["steps"] != 1 else " in 1 step"
     if summary["steps"] == 0:
-        if summary["state"] == "failed":
-            return f"{summary['device']}: not served: {summary['because']}"
+        if summary["because"]:
+            return f"{summary['device']}: {'not served' if summary['state'] == 'failed' else 'stopped serving'}: {summary['because']}"
         saved = f"; {summary['plan']} has the plan, of {amount(summary['slab_bytes'])}" if summary["plan"] else ""
         if summary["slab_bytes"] and summary["allocations"]:
             return f"{summary['device']}: the program ended within its first served step, {served}{saved}"
+        if summary["marks"] == 0:
+            return (f"{summary['device']}: not served: no optimizer of PyTorch has ended a step in this process; under torchrun, run "
+                    "torchrun -m bucketpool.torch.steps, and for other optimizers call bucketpool.torch.steps.mark()")
         return f"{summary['device']}: the program ended after {_marks(summary['marks'])}, before a whole step was served{saved}"
     if summary["device"] == "cpu":
         text = f"{served}{steps} from {amount(summary['slab_bytes'])}"

@@ -114,6 +114,16 @@ def test_stops_when_the_slab_is_not_used(used, state):
     assert device.state == state, device.because
 
 
+def test_steps_of_several_optimizers():
+    """One for each parameter, for example: a whole step ends where the first of them steps again."""
+    device = ServedDevice(Decorator())
+    device.serve(plan())
+    for number in range(1, 36):
+        device.mark(number % 10)
+        device.decorator.used = 0 if number < 30 else 10
+    assert device.state == "serving" and device.steps == 3 and device.last_step == (1000, 1000), device.because
+
+
 def test_use_is_of_the_steps_that_came():
     """Steps shorter than the longest kind of the plan use less, rightly."""
     device = served(needed=5 * GIB)
