@@ -4,7 +4,7 @@
 import ctypes
 import os
 import tempfile
-from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
 
 from . import _abi
 from ._library import call, configured, core, formats, viewed
@@ -15,6 +15,7 @@ from .names import Path, decoded, encoded, encoded_path, flag, list_of, shown, u
 __all__ = ["StepEvent", "StepItem", "StepKind", "StepPlan", "StepWaits"]
 
 
+T = TypeVar("T")
 ACTIONS = {"allocate": _abi.BP_STEP_ALLOCATE, "free": _abi.BP_STEP_FREE, "mark": _abi.BP_STEP_MARK}
 bytes_type = bytes  # properties of classes below hide it
 
@@ -118,14 +119,14 @@ class StepPlan(Owner[StepPlanHandle]):
         call(formats().bp_step_plan_write, self.handle, encoded_path(path))
 
     @classmethod
-    def from_snapshot(cls, path: Path, device: int = 0, **options: Any) -> "StepPlan":
-        """Plans the steps of a memory snapshot of PyTorch or of bucketpool.torch.trace. device: its index in the file;
+    def from_snapshot(cls, path: Path, ordinal: int = 0, **options: Any) -> "StepPlan":
+        """Plans the steps of a memory snapshot of PyTorch or of bucketpool.torch.trace. ordinal: of the GPU in the file;
         options: as in from_events().
 
         Raises FileError, FormatError (no events of the device), InvalidArgument (no steps).
         """
         config, _held = _configured(**options)
-        return cls._made(formats().bp_step_plan_read_snapshot, encoded_path(path), whole(device, 32, "device"),
+        return cls._made(formats().bp_step_plan_read_snapshot, encoded_path(path), whole(ordinal, 32, "ordinal"),
                          ctypes.byref(config))
 
     @classmethod
@@ -144,7 +145,7 @@ class StepPlan(Owner[StepPlanHandle]):
         if isinstance(events, ctypes.Array):
             array: Any = events
         else:
-            each = [StepEvent(*event) for event in list_of(events, "events")]
+            each = [_of(StepEvent, event, "events") for event in list_of(events, "events")]
             array = (_abi.bp_step_event * len(each))()
             for to, event in zip(array, each):
                 if event.action not in ACTIONS:
@@ -167,27 +168,32 @@ class StepPlan(Owner[StepPlanHandle]):
         """
         keeps: List[Any] = []
         places: List[bytes_type] = []
+        kinds = [_of(StepKind, kind, "kinds") for kind in list_of(kinds, "kinds")]
+        streams = list_of(streams, "streams")
         made = (_abi.bp_step_plan_kind * len(kinds))()
         for to, kind in zip(made, kinds):
-            items = (_abi.bp_step_plan_item * len(kind.items))()
-            for target, item in zip(items, kind.items):
+            given = [_of(StepItem, item, "items") for item in list_of(kind.items, "items")]
+            items = (_abi.bp_step_plan_item * len(given))()
+            for target, item in zip(items, given):
                 if item.place and encoded(item.place, "a place") not in places:
                     places.append(encoded(item.place, "a place"))
                 target.bytes, target.stream = whole(item.bytes, 64, "bytes"), whole(item.stream, 32, "a stream")
                 target.offset = _abi.BP_STEP_OUTSIDE if item.offset is None else whole(item.offset, 64, "an offset")
                 target.place = places.index(encoded(item.place, "a place")) if item.place else _abi.BP_STEP_NO_PLACE
                 target.precedes_stream = flag(item.precedes_stream, "precedes_stream")
-            marks = (ctypes.c_uint32 * len(kind.marks))(*(whole(mark, 32, "a mark") for mark in kind.marks))
+            ends = [whole(mark, 32, "a mark") for mark in list_of(kind.marks, "marks")]
+            marks = (ctypes.c_uint32 * len(ends))(*ends)
             keeps += [items, marks]
             to.items, to.item_count, to.marks, to.mark_count = items, len(items), marks, len(marks)
             to.is_first, to.steps = flag(kind.is_first, "is_first"), whole(kind.steps, 32, "steps")
-            to.bytes, to.lower_bound_bytes, to.proven_bytes = kind.bytes, kind.lower_bound_bytes, kind.proven_bytes
+            for name in ("bytes", "lower_bound_bytes", "proven_bytes"):
+                setattr(to, name, whole(getattr(kind, name), 64, name))
             to.method = encoded(kind.method, "a method")
         handles = (ctypes.c_uint64 * len(streams))(*(whole(each, 64, "a stream") for each in streams))
         names = (ctypes.c_char_p * len(places))(*places)
         keeps += [handles, names]
         info = _abi.bp_step_plan_info(
-            bytes=whole(bytes, 64, "bytes"), bytes_without_windows=bytes, kinds=made, kind_count=len(made),
+            bytes=whole(bytes, 64, "bytes"), bytes_without_windows=whole(bytes, 64, "bytes"), kinds=made, kind_count=len(made),
             lower_bound_bytes=max((kind.lower_bound_bytes for kind in kinds), default=0), streams=handles,
             stream_count=len(handles), places=names, place_count=len(names),
             reserved_before_bytes=whole(reserved_before_bytes, 64, "reserved_before_bytes"))
@@ -287,6 +293,14 @@ class StepPlan(Owner[StepPlanHandle]):
         return f"<StepPlan: {info.bytes} bytes, at least {info.lower_bound_bytes}, {info.kind_count} kinds of steps>"
 
 
+def _of(kind: Type[T], value: Any, what: str) -> T:
+    """A named tuple, or another tuple with its fields."""
+    try:
+        return value if isinstance(value, kind) else kind(*value)
+    except TypeError:
+        raise InvalidArgument(f"{what}: expected a {kind.__name__}, got {shown(value)}") from None
+
+
 def _item(item: _abi.bp_step_plan_item, places: List[str]) -> StepItem:
     return StepItem(item.bytes, None if item.offset == _abi.BP_STEP_OUTSIDE else item.offset, item.stream,
                     "" if item.place == _abi.BP_STEP_NO_PLACE else places[item.place], bool(item.precedes_stream))
@@ -295,8 +309,9 @@ def _item(item: _abi.bp_step_plan_item, places: List[str]) -> StepItem:
 def _configured(lead: Optional[int] = None, is_from_start: bool = True, held: Sequence[Tuple[int, int]] = (),
                 reserved_before_bytes: int = 0, work: int = 0) -> Tuple[_abi.bp_step_plan_config, Any]:
     """The configuration, and an array that must live as long."""
-    ranges = (_abi.bp_step_held * len(held))()
-    for to, each in zip(ranges, held):
+    pairs = list_of(held, "held")
+    ranges = (_abi.bp_step_held * len(pairs))()
+    for to, each in zip(ranges, pairs):
         if not isinstance(each, tuple) or len(each) != 2:
             raise InvalidArgument(f"held: expected pairs (offset, bytes), got {shown(each)}")
         to.offset, to.bytes = whole(each[0], 64, "an offset"), whole(each[1], 64, "bytes")

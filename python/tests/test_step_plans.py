@@ -98,7 +98,7 @@ class Files(unittest.TestCase):
         self.assertEqual(pickle.loads(pickle.dumps(plan)).kinds, plan.kinds)
         self.assertEqual(copy.copy(plan).bytes, plan.bytes)
         with self.assertRaises(bp.FormatError):
-            StepPlan.from_snapshot(STEPS, device=3)
+            StepPlan.from_snapshot(STEPS, ordinal=3)
 
     def test_refusals(self):
         with self.assertRaisesRegex(bp.FileError, "plan.json"):
