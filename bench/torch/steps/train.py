@@ -55,19 +55,24 @@ def configuration(options):
     return config
 
 
+def described(options):
+    """The configuration, and the model without memory."""
+    import transformers
+    config = configuration(options)
+    with torch.device("meta"):
+        return config, transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+
+
 class Training:
     """The model, sharded by FSDP2 if there are several ranks, and AdamW."""
 
     def __init__(self, options):
-        import transformers
         self.options, self.device = options, torch.device(options.device)
         torch.manual_seed(0)
         # Equal inputs make equal bits in each run; memory is not filled beforehand, which would take time.
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False
-        self.config = configuration(options)
-        with torch.device("meta"):
-            self.model = transformers.AutoModelForCausalLM.from_config(self.config, dtype=torch.float32)
+        self.config, self.model = described(options)
         if options.ranks > 1:
             self._shard()
         self.model.to_empty(device=self.device)
@@ -77,8 +82,9 @@ class Training:
         self.number = 0
 
     def _shard(self):
-        import fake_group
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        import fake_group
         mesh, layers = fake_group.start(self.options.device), list(self.model.model.layers)
         self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
