@@ -164,6 +164,9 @@ TEST(addresses_of_random_programs)
         assert_int_equal(matched, l.count);
         check_addresses(&l, info);
         assert_true(info->bytes_without_windows <= info->bytes);
+        if (config.lead == BP_STEP_LEAD_AUTO)
+            assert_true(info->bytes - info->bytes_without_windows <=
+                        (info->bytes_without_windows + info->persistent_bytes) / 50);
         assert_true(info->lower_bound_bytes <= info->bytes);
         free(l.all);
         program_finish(&p);
