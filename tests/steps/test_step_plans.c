@@ -7,6 +7,7 @@
 
 #include "step_programs.h"
 #include "support/brief.h"
+#include "support/shortage.h"
 
 /* ---- a program and its plan ---------------------------------------------------------------------------------------- */
 
@@ -573,4 +574,42 @@ TEST(errors)
     config.held = NULL;
     assert_fails(bp_step_plan_create(good, 1, &config, &plan), BP_ERR_INVALID_ARGUMENT, "NULL");
     assert_null(plan);
+}
+
+/* Each allocation fails in turn. Without memory for it, steps are compared less exactly, which is no error. */
+TEST(shortage_of_memory)
+{
+    step_program p;
+    program_build(&p, 9, 2);
+    for (unsigned i = 0; i < 6; i++)
+        program_step(
+            &p,
+            &(step_shape){
+                .layers = 2, .scale = 2 + 4 * (i % 3 == 1), .has_streams = true, .optimizers = 1, .frees_late = true});
+    bp_step_plan_config config = config_with(BP_STEP_LEAD_AUTO);
+    const bp_step_held held = {.offset = 1024, .bytes = 512};
+    config.work = 1;
+    for (size_t with = 0; with < 2; with++) {
+        config.held = &held;
+        config.held_count = with;
+        bool failed = true;
+        unsigned failures = 0;
+        for (unsigned nth = 1; failed; nth += 2) {
+            bp_step_plan *plan = NULL;
+            begin_shortage(nth);
+            const bp_status status = bp_step_plan_create(p.events, p.count, &config, &plan);
+            failed = shortage.failed;
+            shortage.failed = false;
+            shortage.fails = 0;
+            if (status != BP_OK) {
+                assert_true(failed);
+                assert_int_equal(status, BP_ERR_NO_HOST_MEMORY);
+                failures++;
+            }
+            assert_true((plan != NULL) == (status == BP_OK));
+            bp_step_plan_destroy(&plan);
+        }
+        assert_true(failures > 100);
+    }
+    program_finish(&p);
 }
