@@ -411,6 +411,20 @@ class Steps(StepCommand):
                          [{"waiting": 0, "before": 1, "waits": 3}, {"waiting": 1, "before": 0, "waits": 3}])
         self.assertEqual(plan["places"], ["ops.py:7 empty"])
 
+    def test_many_streams(self):
+        recording = Recording()
+        for step in range(4):
+            recording.mark(f"step {step}")
+            for stream in range(33):
+                recording.free(recording.alloc(MIB, stream=stream))
+        text = self.report(recording)
+        self.assertIn("Not planned: 33 streams; a plan has 32 at most.\n", text)
+        self.assertNotIn("\nplanned ", text)
+        self.assertNotIn("Warning", text)
+        self.refused(self.run_step("x.pickle", "-o", "plan.json"), 2, "-o: the recording has 33 streams")
+        device = self.device(recording.snapshot())
+        self.assertEqual((device["steps_peak_bytes"], device["plan"]["kinds"]), (MIB, []))
+
     def test_late_frees(self):
         """record_stream delays the completion of a free; a plan uses the memory from the request on."""
         recording = Recording()

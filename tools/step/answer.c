@@ -9,7 +9,10 @@
 
 uint64_t step_steps_peak(const step_answer *answer)
 {
-    return answer->plan->peak_live_bytes;
+    uint64_t peak = 0;
+    for (size_t i = answer->steps.count > 1; i < answer->steps.count; i++) /* from bp_steps_steady on */
+        peak = answer->steps.steps[i].peak_bytes > peak ? answer->steps.steps[i].peak_bytes : peak;
+    return peak;
 }
 
 uint64_t step_planned_bytes(const step_answer *answer)
@@ -94,7 +97,8 @@ int step_answer_init(const char *path, const bp_trace *trace, const step_options
     if (status != BP_OK)
         return cli_fail(status == BP_ERR_NO_HOST_MEMORY ? EXIT_ENVIRONMENT : EXIT_BAD_INPUT, "%.300s: %s", path,
                         bp_error_detail());
-    if (answer->steps.count > 0) /* else only a failed request was recorded */
+    /* Without steps only a failed request was recorded. */
+    if (answer->steps.count > 0 && trace->stream_count <= BP_STEP_PLAN_STREAMS)
         status = make_plan(answer, options);
     if (status != BP_OK)
         return cli_fail_status(status);

@@ -16,6 +16,9 @@
 static int fail_without_items(const char *option, const step_answer *a)
 {
     size_t count = 0;
+    if (a->trace->stream_count > BP_STEP_PLAN_STREAMS)
+        return cli_fail(EXIT_BAD_INPUT, "%s: the recording has %zu streams; a plan has %u at most", option,
+                        a->trace->stream_count, BP_STEP_PLAN_STREAMS);
     for (size_t kind = 0; kind < a->plan->kind_count; kind++)
         count += a->plan->kinds[kind].item_count;
     return cli_fail(EXIT_BAD_INPUT,

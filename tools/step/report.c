@@ -97,7 +97,9 @@ static const char *proof_of(const bp_step_plan_info *p)
 static void print_streams(const step_answer *a)
 {
     const bp_step_plan_info *p = a->plan;
-    if (a->steps.count > 0 && step_planned_bytes(a) < step_steps_peak(a))
+    if (a->handle == NULL && a->steps.count > 0)
+        printf("Not planned: %zu streams; a plan has %u at most.\n", a->trace->stream_count, BP_STEP_PLAN_STREAMS);
+    if (a->handle != NULL && step_planned_bytes(a) < step_steps_peak(a))
         puts("The plan takes less than was live: it uses memory again when its tensor is gone, and waits for the "
              "streams "
              "that record_stream named.");
@@ -133,7 +135,7 @@ static int print_amounts(const step_answer *a, const step_options *options)
         add_amount(&s, "default", a->default_bytes, peak, "caching allocator, modelled");
     if (a->expandable_bytes > 0)
         add_amount(&s, "expandable", a->expandable_bytes, peak, "expandable segments, modelled");
-    if (a->steps.count > 0) {
+    if (a->handle != NULL) {
         add_amount(&s, "planned", step_planned_bytes(a), planned,
                    misses_peak(a) ? "one address for each allocation of the steps, times their peak"
                                   : "one address for each allocation of the step");
@@ -285,9 +287,11 @@ int step_report_all(const step_answer *answers, size_t count, const step_options
             sheet_add_cell(&s, a->has_segments ? cli_bytes(a->recorded_bytes) : "");
         sheet_add_cell(&s, cli_bytes(a->default_bytes));
         sheet_add_cell(&s, cli_bytes(a->expandable_bytes));
-        sheet_add_cell(&s, cli_bytes(step_planned_bytes(a)));
+        sheet_add_cell(&s, a->handle != NULL ? cli_bytes(step_planned_bytes(a)) : "");
         sheet_add_cell(&s, cli_bytes(a->peak_bytes));
-        sheet_add_cell(&s, times(step_planned_bytes(a), misses_peak(a) ? step_steps_peak(a) : a->peak_bytes));
+        sheet_add_cell(&s, a->handle != NULL
+                               ? times(step_planned_bytes(a), misses_peak(a) ? step_steps_peak(a) : a->peak_bytes)
+                               : "");
         sheet_add_cell(&s, a->plan->optimal && a->plan->bytes > 0 ? "optimal" : "");
     }
     CLI_TRY(sheet_finish(&s));
