@@ -237,8 +237,8 @@ static bp_status sort_ranges(fitter *f)
         if (!bp_add_u64(bytes, o->bytes, &bytes) || o->offset > UINT64_MAX - bytes)
             return bp_fail(BP_ERR_OVERFLOW, "step plan: its items and what is held exceed 64 bits");
     }
-    for (size_t i = fit->ranges->count; i-- > 0;)
-        f->range_order[--f->range_begin[fit->ranges->all[i].item + 1]] = (uint32_t)i;
+    for (size_t i = fit->ranges->count; i > 0; i--)
+        f->range_order[--f->range_begin[fit->ranges->all[i - 1].item + 1]] = (uint32_t)(i - 1);
     /* range_begin[item + 1] is the beginning now: move it to its place. */
     memmove(f->range_begin, f->range_begin + 1, fit->count * sizeof *f->range_begin);
     f->range_begin[fit->count] = fit->ranges->count;

@@ -297,10 +297,11 @@ static bp_status limit_windows(const bp_step_planner *p, uint32_t kind, const bp
             first[range->begin] = (uint32_t)i + 1;
         }
     }
-    uint64_t live = 0, windows = 0;
+    int64_t live = 0;
+    uint64_t windows = 0;
     size_t count = 0;
     for (uint64_t time = 0; time < end && status == BP_OK; time++) {
-        live += (uint64_t)changes[time];
+        live += changes[time];
         for (size_t i = 0; i < count;) {
             const bp_step_range *range = &ranges->all[open[i]];
             const bool is_over = range->live == time;
@@ -312,7 +313,7 @@ static bp_status limit_windows(const bp_step_planner *p, uint32_t kind, const bp
             open[count++] = i - 1;
             windows += bp_step_round(p->items[kind][ranges->all[i - 1].item].bytes);
         }
-        while (count > 0 && live + windows > p->windows_limit) {
+        while (count > 0 && (uint64_t)live + windows > p->windows_limit) {
             size_t largest = 0;
             for (size_t i = 1; i < count; i++) {
                 const uint64_t bytes = p->items[kind][ranges->all[open[i]].item].bytes;

@@ -19,7 +19,7 @@ static bp_step_plan_item *item_of(const bp_step_planner *p, bool by_first, size_
 {
     const bp_steps *s = p->steps;
     size_t low = 0, high = s->count;
-    if (by_first && allocation - p->first.first < p->first.count)
+    if (by_first && allocation >= p->first.first && allocation - p->first.first < p->first.count)
         return &p->items[p->kind_count - 1][allocation - p->first.first];
     while (high - low > 1) {
         size_t middle = low + (high - low) / 2;
@@ -215,7 +215,8 @@ uint64_t bp_trace_reserved(const bp_trace *trace, uint32_t event, uint64_t *at_e
     *at_event = 0;
     for (size_t i = 0; i < trace->segment_count; i++)
         bytes += trace->segments[i].bytes;
-    for (size_t i = trace->event_count; i-- > 0;) {
+    for (size_t behind = trace->event_count; behind > 0; behind--) {
+        const size_t i = behind - 1;
         const bp_trace_event *e = &trace->events[i];
         bool more = e->action == BP_TRACE_SEGMENT_ALLOC || e->action == BP_TRACE_SEGMENT_MAP;
         bool less = e->action == BP_TRACE_SEGMENT_FREE || e->action == BP_TRACE_SEGMENT_UNMAP;
