@@ -4,7 +4,8 @@ plan of the step served from its first allocation on. No GPU is needed: the reco
 
     BUCKETPOOL_BUILD=build BUCKETPOOL_LIBRARY_PATH=build/src python3 bench/torch/served_steps.py RECORDING... [--json FILE]
 
-Recordings are those of examples/trace_step.py or of a GPU. Prints a line each. Exits 77 without PyTorch."""
+Recordings are those of examples/trace_step.py or of a GPU; one that lacks the beginning of the process is served from its second step
+on. Prints a line each. Exits 77 without PyTorch."""
 
 import argparse
 import json
@@ -51,7 +52,8 @@ def main():
     for path in options.recordings:
         name = os.path.basename(path).partition(".")[0]
         found = {way: played(build, mode, settings, path) for way, (mode, settings) in WAYS.items()}
-        reserved = {way: max(each["reserved_peak_first_bytes"], each["reserved_peak_bytes"]) for way, each in found.items()}
+        peaks = ["reserved_peak_bytes"] + ["reserved_peak_first_bytes"] * found["served"]["is_from_start"]
+        reserved = {way: max(each[peak] for peak in peaks) for way, each in found.items()}
         served, live = found["served"], found["served"]["planned_peak_live_bytes"]
         asked = [first + more for first, more in zip(served["served_first"], served["served"])]
         report.figure("reserved, GiB", name, **{way: round(bytes_ / GIB, 2) for way, bytes_ in reserved.items()},
@@ -59,7 +61,7 @@ def main():
                       less_than_default=f"{1 - reserved['served'] / reserved['default']:.1%}",
                       less_than_expandable=f"{1 - reserved['served'] / reserved['expandable']:.1%}",
                       allocations=sum(asked), served_allocations=asked[0], outside=asked[3], others=sum(asked) - asked[0] - asked[3],
-                      waits_a_step=served["waits"])
+                      waits_a_step=served["waits"], from_the_first_step=served["is_from_start"])
     return report.status()
 
 

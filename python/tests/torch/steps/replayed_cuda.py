@@ -128,10 +128,10 @@ def main(mode: str, path: str, steps: int) -> None:
     if mode == "served":
         plan, decorated = plan_of(path), Decorated("cuda")
         info = core().bp_step_plan_get_info(plan).contents
+        is_from_start = any(kind.is_first for kind in info.kinds[:info.kind_count])
         planned = {"slab_bytes": info.bytes, "lower_bound_bytes": info.lower_bound_bytes, "kinds": info.kind_count,
                    "planned_peak_live_bytes": info.peak_live_bytes, "outside_bytes": info.outside_bytes,
-                   "persistent_bytes": info.persistent_bytes}
-        is_from_start = any(kind.is_first for kind in info.kinds[:info.kind_count])
+                   "persistent_bytes": info.persistent_bytes, "is_from_start": is_from_start}
         decorated.serve(plan, 1 if is_from_start else info.persistent_bytes + info.outside_bytes + (64 << 20))
     player = Player(decorated)
     player.play(recording)
