@@ -59,7 +59,7 @@ void release(void *pointer)
         if (bp_step_server_find(cpu.server, cpu.offset_of(pointer), &block) && block.offset == cpu.offset_of(pointer))
             std::memset(pointer, 0xee, block.bytes);
     }
-    cpu.record(BP_STEP_FREE, pointer, 0, 0);
+    cpu.recording.freed(pointer);
     cpu.free(pointer);
 }
 
@@ -68,7 +68,7 @@ void release_tracked(void *pointer)
 {
     if (!is_child) {
         const uint64_t bytes = malloc_usable_size(pointer);
-        cpu.record(BP_STEP_FREE, pointer, 0, 0);
+        cpu.recording.freed(pointer);
         cpu.counts.subtract(bytes, false, false);
         cpu.counts.reserve(bytes, false);
     }
@@ -84,7 +84,7 @@ struct Decorator final : Forwarding {
             return native->allocate(bytes);
         if (cpu.is_wanted()) {
             if (char *memory = cpu.allocate(bytes, 0)) {
-                cpu.record(BP_STEP_ALLOCATE, memory, bytes, 0);
+                cpu.recording.allocated(memory, bytes, 0);
                 return {memory, memory, &release, c10::Device(c10::kCPU)};
             }
         }
@@ -93,7 +93,7 @@ struct Decorator final : Forwarding {
             const uint64_t usable = malloc_usable_size(data.get());
             cpu.counts.add(usable, false, false);
             cpu.counts.reserve(usable, true);
-            cpu.record(BP_STEP_ALLOCATE, data.get(), bytes, 0);
+            cpu.recording.allocated(data.get(), bytes, 0);
         }
         return data;
     }
@@ -133,26 +133,19 @@ int bp_decorator_install(void)
 
 int bp_decorator_record(int)
 {
-    std::lock_guard<std::mutex> guard(cpu.events_lock);
-    cpu.events.clear();
-    cpu.is_recording = true;
+    cpu.recording.begin();
     is_tracking = true;
     return 0;
 }
 
 size_t bp_decorator_events(int, const bp_step_event **events)
 {
-    std::lock_guard<std::mutex> guard(cpu.events_lock);
-    cpu.copied = cpu.events;
-    *events = cpu.copied.data();
-    return cpu.copied.size();
+    return cpu.recording.copy(events);
 }
 
 void bp_decorator_forget(int)
 {
-    std::lock_guard<std::mutex> guard(cpu.events_lock);
-    cpu.is_recording = false;
-    cpu.events = {};
+    cpu.recording.end();
 }
 
 int bp_decorator_serve(int, const bp_step_plan *plan, uint64_t wait_bytes)

@@ -8,8 +8,6 @@
 
 #include <pthread.h>
 
-#include <unordered_set>
-
 #include "decorator_device.h"
 #include "decorator_history.h"
 #include "decorator_streams.h"
@@ -43,8 +41,6 @@ struct Gpu : bucketpool::Device {
     std::mutex pools_lock;
     std::vector<Pool> pools; // into which some streams allocate now
     std::atomic<uint32_t> pool_count{0};
-
-    std::unordered_set<const void *> recorded; // live, under events_lock
 
     std::atomic<bool> is_attached{false};
 
@@ -155,16 +151,13 @@ struct Decorator final : Forwarding, bucketpool::Source {
         const uint32_t number = gpu.streams.number_of(stream);
         if (number < BP_STEP_STREAMS) {
             if (char *memory = gpu.allocate(bytes, number)) {
-                gpu.record(BP_STEP_ALLOCATE, memory, bytes, number);
+                gpu.recording.allocated(memory, bytes, number);
                 return served(gpu, memory, bytes);
             }
         }
         c10::DataPtr data = allocate_natively(gpu, bytes, number);
-        if (gpu.is_recording && !gpu.has(data.get())) {
-            std::lock_guard<std::mutex> guard(gpu.events_lock);
-            gpu.recorded.insert(data.get());
-            gpu.events.push_back({reinterpret_cast<uint64_t>(data.get()), bytes, number, BP_STEP_ALLOCATE});
-        }
+        if (!gpu.has(data.get()))
+            gpu.recording.allocated(data.get(), bytes, number);
         return data;
     }
 
@@ -179,7 +172,7 @@ struct Decorator final : Forwarding, bucketpool::Source {
             char *memory = gpu.allocate_anywhere(bytes, stream);
             if (memory == nullptr)
                 throw;
-            gpu.record(BP_STEP_ALLOCATE, memory, bytes, stream);
+            gpu.recording.allocated(memory, bytes, stream);
             return served(gpu, memory, bytes);
         }
     }
@@ -435,8 +428,7 @@ void release(void *pointer)
     Gpu *gpu = owner_of(pointer);
     if (is_child || gpu == nullptr)
         return;
-    if (gpu->is_recording)
-        gpu->record(BP_STEP_FREE, pointer, 0, 0);
+    gpu->recording.freed(pointer);
     if (gpu->history.is_recording()) { // before another thread gets the memory
         bp_step_block live;
         if (bp_step_server_find(gpu->server, gpu->offset_of(pointer), &live))
@@ -471,11 +463,7 @@ void track(const native::TraceEntry &entry)
     if (is_slab_changing)
         return;
     gpu.counts.subtract(entry.size_, is_large, false);
-    if (!gpu.is_recording)
-        return;
-    std::lock_guard<std::mutex> guard(gpu.events_lock);
-    if (gpu.recorded.erase(reinterpret_cast<void *>(entry.addr_)) > 0)
-        gpu.events.push_back({static_cast<uint64_t>(entry.addr_), entry.size_, 0, BP_STEP_FREE});
+    gpu.recording.freed(reinterpret_cast<void *>(entry.addr_));
 }
 
 int check_device(int device)
@@ -533,30 +521,18 @@ int bp_decorator_record(int device)
     if (check_device(device) != 0)
         return -1;
     begin(device);
-    Gpu &gpu = gpus[device];
-    std::lock_guard<std::mutex> guard(gpu.events_lock);
-    gpu.events.clear();
-    gpu.recorded.clear();
-    gpu.is_recording = true;
+    gpus[device].recording.begin();
     return 0;
 }
 
 size_t bp_decorator_events(int device, const bp_step_event **events)
 {
-    Gpu &gpu = gpus[device];
-    std::lock_guard<std::mutex> guard(gpu.events_lock);
-    gpu.copied = gpu.events;
-    *events = gpu.copied.data();
-    return gpu.copied.size();
+    return gpus[device].recording.copy(events);
 }
 
 void bp_decorator_forget(int device)
 {
-    Gpu &gpu = gpus[device];
-    std::lock_guard<std::mutex> guard(gpu.events_lock);
-    gpu.is_recording = false;
-    gpu.events = {};
-    gpu.recorded = {};
+    gpus[device].recording.end();
 }
 
 int bp_decorator_serve(int device, const bp_step_plan *plan, uint64_t wait_bytes)

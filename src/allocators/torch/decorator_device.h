@@ -12,6 +12,7 @@
 #include <cstring>
 #include <mutex>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "decorator.h"
@@ -118,6 +119,60 @@ struct Counts {
     }
 };
 
+/* The allocations and frees of a program, of memory that was allocated while they are recorded. */
+struct Recording {
+    std::atomic<bool> is_on{false};
+    std::mutex lock;
+    std::vector<bp_step_event> events, copied;
+    std::unordered_set<const void *> live;
+
+    void begin()
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        events.clear();
+        live.clear();
+        is_on = true;
+    }
+    void end()
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        is_on = false;
+        events = {};
+        live = {};
+    }
+    size_t copy(const bp_step_event **pointer)
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        copied = events;
+        *pointer = copied.data();
+        return copied.size();
+    }
+    void allocated(const void *pointer, uint64_t bytes, uint32_t stream)
+    {
+        add(BP_STEP_ALLOCATE, pointer, bytes, stream);
+    }
+    void freed(const void *pointer) /* before the memory is allocated again */
+    {
+        add(BP_STEP_FREE, pointer, 0, 0);
+    }
+    void marked()
+    {
+        add(BP_STEP_MARK, nullptr, 0, 0);
+    }
+
+  private:
+    void add(bp_step_action action, const void *pointer, uint64_t bytes, uint32_t stream)
+    {
+        if (!is_on)
+            return;
+        std::lock_guard<std::mutex> guard(lock);
+        if (action == BP_STEP_ALLOCATE)
+            live.insert(pointer);
+        if (is_on && (action != BP_STEP_FREE || live.erase(pointer) > 0))
+            events.push_back({reinterpret_cast<uint64_t>(pointer), bytes, stream, static_cast<uint32_t>(action)});
+    }
+};
+
 /* Memory from which slabs are taken. */
 struct Source {
     virtual char *take(int device, uint64_t bytes, std::string *because) = 0; /* nullptr: because */
@@ -126,7 +181,7 @@ struct Source {
     virtual ~Source() = default;
 };
 
-/* A device: what it records, and what it serves. The server and the slab are read without a lock where memory is allocated and
+/* A device, with its recording and its slab. The server and the slab are read without a lock where memory is allocated and
  * freed; `lock` is for what begins and ends. A server stays until the process ends, because another thread may be in it. */
 struct Device {
     int number = 0;
@@ -143,9 +198,7 @@ struct Device {
     std::string because;
 
     Counts counts;
-    std::atomic<bool> is_recording{false};
-    std::mutex events_lock;
-    std::vector<bp_step_event> events, copied;
+    Recording recording;
 
     bool has(const void *pointer) const
     {
@@ -156,15 +209,6 @@ struct Device {
     uint64_t offset_of(const void *pointer) const
     {
         return static_cast<uint64_t>(static_cast<const char *>(pointer) - slab.load());
-    }
-
-    /* ---- recording ---- */
-
-    void record(bp_step_action action, const void *pointer, uint64_t bytes, uint32_t stream)
-    {
-        std::lock_guard<std::mutex> guard(events_lock);
-        if (is_recording)
-            events.push_back({reinterpret_cast<uint64_t>(pointer), bytes, stream, static_cast<uint32_t>(action)});
     }
 
     /* ---- serving ---- */
@@ -296,7 +340,7 @@ struct Device {
 
     void mark()
     {
-        record(BP_STEP_MARK, nullptr, 0, 0);
+        recording.marked();
         if (bp_step_server *from = server.load())
             bp_step_server_mark(from);
         if (state == BP_DECORATOR_WAITING)
@@ -308,7 +352,7 @@ struct Device {
         std::lock_guard<std::mutex> guard(lock);
         *status = {};
         status->state = state;
-        status->is_recording = is_recording;
+        status->is_recording = recording.is_on;
         status->slab = reinterpret_cast<uint64_t>(slab.load());
         status->slab_bytes = slab != nullptr ? slab_bytes.load() : 0;
         {
