@@ -15,15 +15,18 @@ import unittest
 
 SOURCE, BUILD = os.path.abspath(sys.argv[1]), sys.argv[2] and os.path.abspath(sys.argv[2])
 os.chdir(SOURCE)
-sys.path.insert(0, os.path.join(SOURCE, "scripts", "gpu"))
+sys.path[:0] = [os.path.join(SOURCE, "scripts", "gpu"), os.path.join(SOURCE, "bench", "torch", "steps")]
 
 import build  # noqa: E402
 import machine  # noqa: E402
+import overlap  # noqa: E402
 import parts  # noqa: E402
 import proof  # noqa: E402
 import results  # noqa: E402
 import tables  # noqa: E402
 import torch_run  # noqa: E402
+import variants  # noqa: E402
+import wanted  # noqa: E402
 
 HEAD = {"device": "Some GPU (80 GB)", "run": "proof", "date": "2026-01-02T03:04:05Z"}
 WRITES_FIGURES = """
@@ -300,6 +303,66 @@ class PythonTest(unittest.TestCase):
         )
         self.assertEqual([(check["name"], check["outcome"]) for check in torch_run.checks_in(text)["checks"]],
                          [("test_a", "passed"), ("test_b[on the CPU]", "failed"), ("test_c", "skipped")])
+
+
+class StepTest(unittest.TestCase):
+    """Programs of the run `step` that need no PyTorch."""
+
+    def test_overlap(self):
+        def event(stream, begin, end, cat="kernel"):
+            return {"cat": cat, "ts": begin, "dur": end - begin, "args": {"stream": stream}}
+
+        computing = [event(7, 0, 100), event(7, 90, 110), event(7, 150, 300)]
+        gathers = [event(20, 40, 60), event(20, 105, 155, "gpu_memcpy"), event(21, 120, 160)]
+        others = [{"cat": "cpu_op", "ts": 0, "dur": 1000, "args": {}}, {"ph": "M"}]
+        found = overlap.measured(gathers + others + computing)
+        # [40, 60) and [105, 160), of which [110, 150) is not covered
+        self.assertEqual(found, {"communication_us": 75, "covered_us": 35, "covered_share": 0.4667, "busy_us": 300, "streams": 3})
+        self.assertEqual(overlap.measured(computing + others), {})
+
+    def test_overlap_of_random_intervals(self):
+        rng = random.Random(1)
+        for _ in range(200):
+            first, second = [[(b, b + rng.randrange(1, 9)) for b in (rng.randrange(60) for _ in range(rng.randrange(9)))] for _ in range(2)]
+            points = [{t for b, e in each for t in range(b, e)} for each in (first, second)]
+            self.assertEqual(overlap.common(overlap.union(first), overlap.union(second)), len(points[0] & points[1]))
+            self.assertEqual(overlap.length(overlap.union(first)), len(points[0]))
+
+    def compared(self, **changes):
+        """Outcomes by name for figures that reach all, with changes."""
+        usual = {"reserved": 15 << 30, "live": 147 << 27, "plan": 250, "fastest": 248, "batch": 46, "share": 0.8} | changes
+        rows = [{"group": "steps: llama", "name": name, "ns_median": ms * 1e6, "reserved_peak_bytes": reserved, "live_peak_bytes": usual["live"],
+                 "profile": {"covered_share": share}}
+                for name, ms, reserved, share in (("plain", 260, 17 << 30, 0.8), ("expandable", usual["fastest"], 18 << 30, 0.8),
+                                                  ("plan", usual["plan"], usual["reserved"], usual["share"]))]
+        rows += [{"group": wanted.BATCH, "name": name, "largest_batch": batch, "complete": True}
+                 for name, batch in (("expandable", 40), ("plan, expandable", usual["batch"]))]
+        with tempfile.TemporaryDirectory() as folder:
+            path, out = os.path.join(folder, "a.json"), os.path.join(folder, "b.json")
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump({"figures": rows}, file)
+            code = subprocess.run([sys.executable, wanted.__file__, "--json", out, path, os.path.join(folder, "missing.json")],
+                                  capture_output=True, check=False).returncode
+            return code, [check["outcome"] == "passed" for check in read(out)["checks"]]
+
+    def test_wanted(self):
+        self.assertEqual(self.compared(), (0, [True] * 4))
+        for at, change in enumerate(({"reserved": 20 << 30}, {"plan": 251}, {"share": 0.7}, {"batch": 45})):
+            self.assertEqual(self.compared(**change), (1, [number != at for number in range(4)]), change)
+
+    def test_nothing_to_compare(self):
+        done = subprocess.run([sys.executable, wanted.__file__, "--device", "cpu", "missing.json"], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout.splitlines()[-1]), (77, "nothing to compare: a CPU reserves nothing"))
+
+    def test_commands(self):
+        found = variants.command("plan, no windows", "cuda", "/p/llama", "/r.json", ["train.py", "--paced"])
+        self.assertEqual(found[1:], ["-m", "bucketpool.torch.steps", "--device", "cuda", "--report", "/r.json", "--plan", "/p/llama-no-windows.json",
+                                     "train.py", "--paced"])
+        self.assertEqual(variants.command("expandable", "cuda", "p", "r", ["train.py"])[1:], ["train.py"])
+        self.assertEqual([variants.environment(way).get("PYTORCH_CUDA_ALLOC_CONF") for way in ("plain", "expandable", "plan")],
+                         [None, variants.EXPANDABLE, None])
+        written = {variants.plan_of(way, "p") for way in variants.WAYS if way.startswith("in process")}
+        self.assertEqual({variants.plan_of(way, "p") for way in variants.WAYS if way.startswith("plan")}, written)
 
 
 class BuildTest(unittest.TestCase):

@@ -17,12 +17,12 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "fsdp2"), os.path.dirname(HERE), os.path.join(HERE, "..", "..", "..", "python")]
 
-import ways  # noqa: E402
+import variants  # noqa: E402
 
 CHOICES = ("plain", "expandable", "plan, expandable")
 STEPS = 4
 # option, default on a GPU, default with --rehearse
-SIZES = (("limit_mib", 16384, 160), ("length", 128, 128), ("start", 48, 64), ("resolution", 1, 64))
+SIZES = (("limit_mib", 16384, 84), ("length", 128, 64), ("start", 48, 64), ("resolution", 1, 64))
 GROUP = "steps: largest batch"
 
 
@@ -81,7 +81,7 @@ def main():
         if getattr(options, name) is None:
             setattr(options, name, small if options.rehearse else usual)
     begin = time.monotonic()
-    os.environ.update(ways.environment(options.way, options.device), PYTORCH_NVML_BASED_CUDA_CHECK="1")
+    os.environ.update(variants.environment(options.way, options.device), PYTORCH_NVML_BASED_CUDA_CHECK="1")
     import torch
 
     import fake_group  # noqa: F401: imported once, before processes are forked

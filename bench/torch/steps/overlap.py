@@ -35,8 +35,8 @@ def common(first, second):
 
 
 def measured(events):
-    """The stream with the most work computes; work of the others is communication: FSDP2's all-gathers and reduce-scatters have streams of
-    their own. Microseconds, and the covered share; {} without work of several streams."""
+    """The stream with the most work computes; work of the others is communication: FSDP2's all-gathers and reduce-scatters have separate
+    streams. Microseconds, and the covered share; {} without work of several streams."""
     streams = collections.defaultdict(list)
     for event in events:
         if event.get("cat") in ON_DEVICE and "stream" in event.get("args", {}):

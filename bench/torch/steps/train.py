@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training of a transformer, as users write it: nothing in it knows of served steps. Measured as it is and by the launcher:
+"""A training of a transformer, as users write it, without a line about served steps. Measured as it is and by the launcher:
 
     python3 bench/torch/steps/train.py
     python3 -m bucketpool.torch.steps bench/torch/steps/train.py

@@ -5,7 +5,7 @@ shuffled order, so that clocks and temperature are the same for all. Losses are 
 usage: python3 bench/torch/steps/turns.py WAY... --plans PREFIX [--model llama|experts|small] [--ranks N] [--steps N] [--profile] [--json FILE]
        [--device cpu --rehearse]
 
-WAYs are those of ways.py: "in process" writes the plan that "plan" serves. Exits 0, 1 (a check failed) or 77 (nothing can run here)."""
+WAYs are those of variants.py: "in process" writes the plan that "plan" serves. Exits 0, 1 (a check failed) or 77 (nothing can run here)."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE), os.path.join(HERE, "..", "..", "..", "python")]
 
-import ways  # noqa: E402
+import variants  # noqa: E402
 from report import SKIPPED, Report  # noqa: E402
 
 TURN = 4  # steps
@@ -39,8 +39,8 @@ class Process:
             os.remove(self.report_file)
         program = [os.path.join(HERE, "train.py"), "--model", options.model, "--ranks", str(options.ranks), "--device", options.device, "--paced",
                    "--trace", self.report_file + ".trace", *(["--rehearse"] if options.rehearse else [])]
-        self.process = subprocess.Popen(ways.command(way, options.device, options.plans, self.report_file, program), stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True, env=ways.environment(way, options.device))
+        self.process = subprocess.Popen(variants.command(way, options.device, options.plans, self.report_file, program), stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True, env=variants.environment(way, options.device))
         self.lines = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
         self.last = ""
@@ -145,7 +145,7 @@ def check(report, processes, answers):
         report.check(f"{process.way}: losses of {alive[0].way}, bit for bit", first is None,
                      f"{len(pairs)} steps" if first is None else f"step {first}: {pairs[first][1]}, not {pairs[first][0]}")
     for process in alive:
-        if ways.is_served(process.way):
+        if variants.is_served(process.way):
             answer = answers[process.way]
             shares = f"{answer.get('served', 0):,} of {answer.get('allocations', 0):,} allocations, {answer.get('steps', 0)} steps"
             report.check(f"{process.way}: serves", answer.get("served", 0) > 0 and answer.get("state") in ("serving", "stopping", "stopped") and
@@ -154,7 +154,7 @@ def check(report, processes, answers):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
-    parser.add_argument("ways", nargs="+", choices=list(ways.WAYS), metavar="WAY")
+    parser.add_argument("ways", nargs="+", choices=list(variants.WAYS), metavar="WAY")
     parser.add_argument("--plans", default="step", metavar="PREFIX", help="folder and first part of the names of plans and reports")
     parser.add_argument("--model", default="llama")
     parser.add_argument("--ranks", type=int, default=8)
@@ -166,11 +166,11 @@ def main():
     parser.add_argument("--json")
     options = parser.parse_args()
     options.steps = min(options.steps, TURN) if options.rehearse else options.steps
-    missing = [plan for way in options.ways if way.startswith("plan") for plan in [ways.plan_of(way, options.plans)] if not os.path.exists(plan)]
+    missing = [plan for way in options.ways if way.startswith("plan") for plan in [variants.plan_of(way, options.plans)] if not os.path.exists(plan)]
     if len(missing) == len(options.ways):
         print(f"no plan: {missing[0]}")
         return SKIPPED
-    chosen = [way for way in options.ways if ways.plan_of(way, options.plans) not in missing]
+    chosen = [way for way in options.ways if variants.plan_of(way, options.plans) not in missing]
     processes = [Process(way, options) for way in chosen]
     report = Report(options.json, program="steps/turns", model=options.model, ranks=options.ranks, warmup=WARMUP, rehearsed=options.rehearse)
     for plan in missing:

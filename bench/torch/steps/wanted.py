@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether served steps reach what is wanted of them, from the files of turns.py and largest.py.
+"""Compares served steps with what is wanted of them, from the files of turns.py and largest.py.
 
 usage: python3 bench/torch/steps/wanted.py [--json FILE] [--device cpu --rehearse] RESULT.json...
 
@@ -17,7 +17,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from report import Report  # noqa: E402
 
 RESERVED, LONGER, LARGER, OVERLAP = 1.03, 1.01, 1.15, 0.95
-SERVED = "plan"  # the way that is judged
+SERVED = "plan"  # the way that is compared
 BATCH = "steps: largest batch"
 
 
@@ -33,7 +33,7 @@ def figures_in(paths):
     return found
 
 
-def judge(report, rows):
+def compare(report, rows):
     """A check for each wish that the figures can decide; the others are skipped by name."""
 
     def decide(name, known, function):
@@ -76,9 +76,9 @@ def main():
     parser.add_argument("results", nargs="+")
     options = parser.parse_args()
     report = Report(options.json, program="steps/wanted")
-    judge(report, {} if options.device == "cpu" else figures_in(options.results))
+    compare(report, {} if options.device == "cpu" else figures_in(options.results))
     if not report.document["checks"]:
-        print("nothing to judge: " + ("a CPU reserves nothing" if options.device == "cpu" else "no figures of a GPU"))
+        print("nothing to compare: " + ("a CPU reserves nothing" if options.device == "cpu" else "no figures of a GPU"))
     return report.status()
 
 
