@@ -75,4 +75,4 @@ def memcheck(context, python, folder):
             return "failed", "the program served no steps"
         return outcome_of(code, text)
 
-    return Part(name, 90, function)
+    return Part(name, 120, function)

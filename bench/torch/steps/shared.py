@@ -87,6 +87,8 @@ def main():
     finally:
         process.kill()
     del tensors, tensor, expected
+    if options.device == "cuda":
+        torch.cuda.ipc_collect()  # PyTorch keeps what it has sent until the receiver is done
     steps.mark()
     served.check()
     served.stop()

@@ -116,6 +116,7 @@ def figures_of(report, process, answer, options, baseline):
                   page_faults_median=statistics.median(step["page_faults"] for step in counted), **process.memory, **served,
                   reserved_peak_first_steps_bytes=process.first.get("reserved_peak_bytes"),
                   reserved_to_live=round(reserved / live, 4) if live else None, profile=process.profile,
+                  covered_share=process.profile.get("covered_share"),
                   losses=[step["loss"] for step in process.steps])
 
 

@@ -9,6 +9,7 @@ import pytest
 from devices import cpu_only
 from places import ROOT
 from rehearsal import rehearsed
+from test_served_cuda import run
 
 sys.path.insert(0, os.path.join(ROOT, "scripts", "gpu"))
 
@@ -50,3 +51,14 @@ def test_largest_batch():
 def test_captures_and_shared_tensors():
     assert set(figures("captures")) == {"CUDA graphs", "reduce-overhead"}
     assert len(part("shared tensors")["checks"]) == 8
+
+
+def test_figures_of_cuda():
+    """Memory is measured after the warm-up, in which the steps begin to be served."""
+    found = run("", "", "expandable_segments:True", script="measured_cuda.py", PYTORCH_NVML_BASED_CUDA_CHECK="0")
+    slab = found["served"]["slab_bytes"]
+    assert slab == 12 << 20 and found["served"]["steps"] >= 3 and found["served"]["served"] == found["served"]["allocations"] > 0
+    assert found["memory"]["live_peak_bytes"] == slab <= found["memory"]["reserved_peak_bytes"]
+    assert found["first"]["reserved_peak_bytes"] >= found["memory"]["reserved_peak_bytes"]
+    assert found["memory"]["driver_peak_bytes"] > 0 and found["step"]["ns"] > 0
+    assert found["out_of_memory"] is True
