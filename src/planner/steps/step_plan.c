@@ -68,7 +68,8 @@ static bp_status find_fault(const bp_step_planner *p, bool by_first, uint64_t by
     return status;
 }
 
-/* Checks the offsets against all steps. An item at fault is outside; after MAX_FAULTS of them all items are. */
+/* Checks the offsets against all steps. Of two items that overlap, the smaller one is outside; after MAX_FAULTS of them
+ * all items are. */
 static bp_status verify(const bp_step_planner *p, bool by_first, uint64_t bytes)
 {
     uint64_t *offsets = calloc(p->allocations->count + 1, sizeof *offsets);
@@ -80,8 +81,11 @@ static bp_status verify(const bp_step_planner *p, bool by_first, uint64_t bytes)
         if (faults == MAX_FAULTS)
             drop_all(p);
         status = find_fault(p, by_first, bytes, offsets, &fault);
-        if (status == BP_OK && fault.found)
-            item_of(p, by_first, fault.other)->offset = BP_STEP_OUTSIDE;
+        if (status != BP_OK || !fault.found)
+            continue;
+        bp_step_plan_item *const item = item_of(p, by_first, fault.item), *const other =
+                                                                              item_of(p, by_first, fault.other);
+        (item->bytes < other->bytes ? item : other)->offset = BP_STEP_OUTSIDE;
     }
     free(offsets);
     return status;
