@@ -22,7 +22,7 @@ import variants  # noqa: E402
 CHOICES = ("plain", "expandable", "plan, expandable")
 STEPS = 4
 # option, default on a GPU, default with --rehearse
-SIZES = (("limit_mib", 16384, 84), ("length", 128, 64), ("start", 48, 64), ("resolution", 1, 64))
+SIZES = (("limit_mib", 16384, 76), ("length", 128, 64), ("start", 48, 64), ("resolution", 1, 64))
 GROUP = "steps: largest batch"
 
 
@@ -72,7 +72,7 @@ def main():
     parser.add_argument("way", choices=CHOICES)
     for name, usual, small in SIZES:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, help=f"{usual}; {small} with --rehearse")
-    parser.add_argument("--seconds", type=float, default=60, help="time for all tries")
+    parser.add_argument("--seconds", type=float, default=300, help="time for all tries (300)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--json")

@@ -30,7 +30,7 @@ WARMUP = 7  # steps before those that count: with serve(record=3) the fifth is t
 def configuration(options):
     """A model's sizes; the CPU's rehearsal has those of a toy."""
     import transformers
-    toy = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    toy = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 2048, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
            "num_hidden_layers": 3}
     if options.model == "llama":
         sizes = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8,
@@ -187,7 +187,7 @@ def parse(arguments=None):
     parser.add_argument("--trace", default="trace.json", help="file for a profile, which is removed")
     options = parser.parse_args(arguments)
     batch, length = SHAPES[options.model]
-    options.batch = options.batch or (2 if options.rehearse else batch)
+    options.batch = options.batch or (8 if options.rehearse else batch)
     options.length = options.length or (64 if options.rehearse else length)
     return options
 

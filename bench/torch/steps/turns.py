@@ -26,7 +26,7 @@ from report import SKIPPED, Report  # noqa: E402
 
 TURN = 4  # steps
 WARMUP = 7  # steps before those that count, as in train.py
-STEP_SECONDS = 120  # for an answer
+TURN_SECONDS = 300  # for an answer
 
 
 class Process:
@@ -68,7 +68,7 @@ class Process:
                 print(f"{self.way}: {self.last}", flush=True)
         return None
 
-    def ask(self, action, seconds=STEP_SECONDS):
+    def ask(self, action, seconds=TURN_SECONDS):
         if self.failed:
             return None
         try:
