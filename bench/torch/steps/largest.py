@@ -22,7 +22,7 @@ import variants  # noqa: E402
 CHOICES = ("plain", "expandable", "plan, expandable")
 STEPS = 4
 # option, default on a GPU, default with --rehearse
-SIZES = (("limit_mib", 16384, 76), ("length", 128, 64), ("start", 48, 64), ("resolution", 1, 64))
+SIZES = (("limit_mib", 16384, 72), ("length", 128, 64), ("start", 48, 16), ("resolution", 1, 32))
 GROUP = "steps: largest batch"
 
 
