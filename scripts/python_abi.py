@@ -232,7 +232,7 @@ class Writer:
     def macros(self, text):
         """Macros that stand for one whole number."""
         names = {"UINT32_MAX": 0xFFFFFFFF, "INT32_MAX": 0x7FFFFFFF, "UINT64_MAX": 0xFFFFFFFFFFFFFFFF, "INT64_MIN": -(1 << 63)}
-        text = re.sub(r" *\\\n *", " ", text)  # lines that go on
+        text = re.sub(r" *\\\n *", " ", text)  # continued lines
         for name, value in re.findall(r"^#define (BP_\w+) +\(?([^/\n]*?)\)? *(?:/\*.*)?$", text, re.MULTILINE):
             value = re.sub(r"BP_ROLE_BIT\((\w+)\)", r"(1 << \1)", value)
             value = re.sub(r"\b(0[xX][0-9a-fA-F]+|\d+)[uUlL]+\b", r"\1", value)

@@ -576,7 +576,7 @@ TEST(errors)
     assert_null(plan);
 }
 
-/* Each allocation fails in turn. Without memory for it, steps are compared less exactly, which is no error. */
+/* Each allocation fails in turn. Without memory for it, steps are compared less exactly, and that succeeds. */
 TEST(shortage_of_memory)
 {
     step_program p;

@@ -248,24 +248,24 @@ static bp_status sort_ranges(fitter *f)
 
 static bp_status fit_in_orders(fitter *f, uint64_t *offsets, uint64_t *total)
 {
-    const size_t bytes = f->fit->count * sizeof *offsets;
-    uint64_t *tried = malloc(bytes + 1);
+    const size_t count = f->fit->count;
+    uint64_t *tried = calloc(count + 1, sizeof *tried);
     if (tried == NULL)
-        return bp_fail_memory(bytes);
+        return bp_fail_memory(count * sizeof *tried);
     bp_status status = BP_OK;
     uint64_t least_outside = UINT64_MAX;
     *total = UINT64_MAX;
     for (unsigned order = 0; order < FIT_ORDERS && status == BP_OK; order++) {
         uint64_t end = 0, outside = 0;
         sort_items(f, (fit_order)order);
-        memset(tried, 0, bytes);
+        memset(tried, 0, count * sizeof *tried);
         status = fit_all(f, tried, &end);
-        for (size_t i = 0; i < f->fit->count; i++)
+        for (size_t i = 0; i < count; i++)
             outside += tried[i] == BP_STEP_OUTSIDE ? f->fit->bytes[i] : 0;
         if (status == BP_OK && (outside < least_outside || (outside == least_outside && end < *total))) {
             least_outside = outside;
             *total = end;
-            memcpy(offsets, tried, bytes);
+            memcpy(offsets, tried, count * sizeof *tried);
         }
         if (least_outside == 0 && *total <= f->fit->least)
             break;

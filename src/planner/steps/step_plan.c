@@ -356,13 +356,14 @@ static bp_status make_plan(bp_step_planner *p, const bp_stack_places *stacks, bp
         info->reserved_before_bytes = p->config.reserved_before_bytes;
         if (info->reserved_before_bytes == 0 && at_peak >= p->steps->peak_bytes)
             info->reserved_before_bytes = reserved;
-        info->kinds = p->kinds;
-        info->kind_count = p->kind_count;
-        info->streams = p->trace->streams;
-        info->stream_count = p->trace->stream_count;
-        info->waits = waits;
-        info->places = places;
-        status = bp_step_plan_from_info(info, plan);
+        bp_step_plan_info all = *info;
+        all.kinds = p->kinds;
+        all.kind_count = p->kind_count;
+        all.streams = p->trace->streams;
+        all.stream_count = p->trace->stream_count;
+        all.waits = waits;
+        all.places = places;
+        status = bp_step_plan_from_info(&all, plan);
     }
     free(marks);
     free(named);
