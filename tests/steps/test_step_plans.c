@@ -210,6 +210,33 @@ TEST(first_step)
     }
 }
 
+/* Two networks take turns: the first step contains the first updates of both, which make the state of their optimizers. */
+TEST(first_round)
+{
+    const step_shape maker = {.layers = 5, .scale = 2, .optimizers = 1},
+                     critic = {.layers = 5, .scale = 5, .optimizers = 1};
+    step_program p;
+    program_build(&p, 4, 5);
+    for (unsigned i = 0; i < 5; i++) {
+        p.marks = i; /* 0: makes the optimizer's state */
+        program_step(&p, &maker);
+        p.marks = i;
+        program_step(&p, &critic);
+    }
+    const bp_step_plan_config config = config_with(0);
+    SCOPED(bp_step_plan_destroy) bp_step_plan *plan = plan_of(&p, &config);
+    const bp_step_plan_info *info = bp_step_plan_get_info(plan);
+    lives l = find_lives(&p);
+    assert_int_equal(info->kind_count, 2);
+    assert_true(info->kinds[1].is_first && info->kinds[1].mark_count >= 1);
+    for (size_t i = info->kinds[1].item_count; i < l.count; i++)
+        assert_true(l.all[i].end < p.count);
+    find_items(&l, info);
+    check_addresses(&l, info);
+    free(l.all);
+    program_finish(&p);
+}
+
 /* The first step needs more than the others: the slab is that of the others. */
 TEST(large_first_step)
 {

@@ -230,11 +230,12 @@ static size_t find_round(const bp_step_finder *f, const size_t *marks, size_t co
     return 0;
 }
 
-/* The mark, of the first `round`, behind which live bytes rise most: a step begins there. */
+/* The mark behind which live bytes rise most: a step begins there. The first round, which makes gradients and the state of
+ * optimizers, is whole before it. */
 static size_t find_beginning(const bp_step_finder *f, const size_t *marks, size_t round)
 {
-    size_t best = 0;
-    for (size_t i = 1; i < round; i++)
+    size_t best = round - 1;
+    for (size_t i = round; i < 2 * round - 1; i++)
         best = rise(f, marks[i], marks[i + 1]) > rise(f, marks[best], marks[best + 1]) ? i : best;
     return best;
 }
