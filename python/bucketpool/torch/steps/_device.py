@@ -39,6 +39,7 @@ class ServedDevice:
         self.state, self.because = "unused", ""
         self.plan: Optional[StepPlan] = None
         self.saved = ""
+        self.is_recorded = False  # True: the plan is of this run
         self.slab_bytes = 0
         self.reserved_before = self.reserved_peak = 0  # bytes; 0: unknown
         self.live_before = 0   # peak live bytes while nothing was served
@@ -99,6 +100,7 @@ class ServedDevice:
         self._watch_peaks()
         self.reserved_before, self.live_before = self.reserved_peak, self.live_peak
         self.plan = self._planned(is_from_start)
+        self.is_recorded = True
         self.decorator.forget()
         if self.plan is None:
             self._end("failed" if self.because else "unused", self.because)
@@ -189,8 +191,10 @@ class ServedDevice:
         if self.steps == self._checked_at:
             expected = self._expected_use()
             if now.peak_live_bytes < LEAST_USE * expected:
+                advice = ("the recorded steps were others; record more of them (--record), or pad to a few lengths"
+                          if self.is_recorded else "so that other steps were planned; record a new plan")
                 self.stop(f"{TRIAL} steps used {amount(now.peak_live_bytes)} of the {amount(expected)} that the plan "
-                          "has for them, so that other steps were planned; record a new plan")
+                          f"has for them, {advice}")
                 return
         self._renew()
 

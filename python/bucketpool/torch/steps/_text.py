@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 __all__ = ["amount", "closing_line", "report_text", "of_rank", "rank_and_ranks"]
 
+WELL_SERVED = 0.9  # of the allocations
 LISTED = 8  # classes of allocations that were not served
 
 
@@ -45,6 +46,8 @@ def closing_line(summary: Dict[str, Any]) -> str:
                 f"({100 * (reserved - before) / before:.0f} % more), {served}{steps}")
     if summary["because"]:
         text += f"; stopped: {summary['because']}"
+    elif summary["served"] < WELL_SERVED * summary["allocations"] and summary["unknown"] + summary["misplaced"]:
+        text += "; steps of other lengths or kinds than the planned ones are served in part; record more steps (--record)"
     return f"{summary['device']}: {text}"
 
 

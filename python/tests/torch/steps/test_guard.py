@@ -114,6 +114,26 @@ def test_stops_when_the_slab_is_not_used(used, state):
     assert device.state == state, device.because
 
 
+@pytest.mark.parametrize("is_recorded, advice", [(False, "record a new plan"), (True, "record more of them (--record)")])
+def test_advice(is_recorded, advice):
+    """A plan of this run is not of another program: its steps differ from the recorded ones."""
+    device = served()
+    device.is_recorded, device.decorator.used = is_recorded, 5
+    device.mark(), device.mark(), device.mark()
+    assert device.state == "stopped" and advice in device.because
+
+
+@pytest.mark.parametrize("outcome, missed, is_advised", [("misplaced", 200, True), ("unknown", 200, True), ("misplaced", 10, False),
+                                                         ("busy", 200, False)])
+def test_closing_line_of_other_steps(outcome, missed, is_advised):
+    device = served()
+    for _ in range(4):
+        device.mark()
+    summary = device.summary()
+    summary["served"], summary[outcome] = summary["served"] - missed, missed
+    assert ("are served in part; record more steps (--record)" in _text.closing_line(summary)) == is_advised
+
+
 def test_steps_of_several_optimizers():
     """One for each parameter, for example: a whole step ends where the first of them steps again."""
     device = ServedDevice(Decorator())
