@@ -190,7 +190,7 @@ class ServedDevice:
             return
         if self.steps == self._checked_at:
             expected = self._expected_use()
-            if now.peak_live_bytes < LEAST_USE * expected:
+            if now.peak_live_bytes < LEAST_USE * expected and self._missed_share(now) > MISSED:
                 advice = ("the recorded steps were others; record more of them (--record), or pad to a few lengths"
                           if self.is_recorded else "so that other steps were planned; record a new plan")
                 self.stop(f"{TRIAL} steps used {amount(now.peak_live_bytes)} of the {amount(expected)} that the plan "
@@ -239,6 +239,14 @@ class ServedDevice:
         slab = self.decorator.status().slab
         allocated = {event.address for event in events[:count] if event.action == _abi.BP_STEP_ALLOCATE} if blocks else set()
         return [(block.offset, block.bytes) for block in blocks if slab + block.offset not in allocated]
+
+    def _missed_share(self, now: Any) -> float:
+        """The share of allocations since the first whole step that the plan should have served, and did not. Where it is small the steps
+        are the planned ones, and only less was live in them.
+        """
+        counts = {name: now.outcomes[i] - self._first.outcomes[i] for i, name in enumerate(OUTCOMES)}
+        missed = sum(counts[name] for name in ("unknown", "misplaced", "busy", "unordered"))
+        return float(missed / max(1, missed + counts["served"]))
 
     def _expected_use(self) -> int:
         """Peak live bytes of the kinds of steps that were seen, without what windows add."""
