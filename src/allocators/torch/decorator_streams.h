@@ -16,7 +16,8 @@ namespace bucketpool
 
 enum { KEPT_EVENTS = 64 };
 
-// Makes a device current, and the former one behind it. Errors are ignored: at the end of the process the driver has gone.
+// Makes a device current, and the former one behind it, which need not have a context: it gets none. Errors are ignored: at the end
+// of the process the driver has gone.
 struct OnDevice {
     c10::DeviceIndex before = 0, wanted;
     explicit OnDevice(int device) : wanted(static_cast<c10::DeviceIndex>(device))
@@ -27,7 +28,7 @@ struct OnDevice {
     ~OnDevice()
     {
         if (before != wanted)
-            (void)c10::cuda::SetDevice(before);
+            (void)c10::cuda::MaybeSetDevice(before);
     }
 };
 
@@ -74,6 +75,7 @@ struct Streams {
 inline bool record_event(void *context, uint32_t stream, uint64_t point)
 {
     auto *streams = static_cast<Streams *>(context);
+    OnDevice guard(streams->device); // whose default stream 0 is; memory may be freed where another device is current
     cudaStream_t handle = streams->all[stream];
     if (Streams::is_captured(handle))
         return false;
@@ -81,7 +83,6 @@ inline bool record_event(void *context, uint32_t stream, uint64_t point)
         streams->events[stream].reset(new cudaEvent_t[KEPT_EVENTS]());
     cudaEvent_t &event = streams->events[stream][point % KEPT_EVENTS];
     if (event == nullptr) {
-        OnDevice guard(streams->device);
         if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) {
             event = nullptr;
             (void)cudaGetLastError();
@@ -97,6 +98,7 @@ inline bool record_event(void *context, uint32_t stream, uint64_t point)
 inline bool wait_for_event(void *context, uint32_t stream, uint32_t before, uint64_t point)
 {
     auto *streams = static_cast<Streams *>(context);
+    OnDevice guard(streams->device);
     cudaStream_t handle = streams->all[stream];
     if (Streams::is_captured(handle))
         return false;

@@ -76,9 +76,9 @@ class Decorated:
         self.library.bp_decorator_get_status(0, ctypes.byref(status))
         return status
 
-    def statistics(self) -> _abi.bp_step_statistics:
+    def statistics(self, device: int = 0) -> _abi.bp_step_statistics:
         statistics = _abi.bp_step_statistics()
-        assert core().bp_step_server_get_statistics(self.library.bp_decorator_server(0), ctypes.byref(statistics)) == 0
+        assert core().bp_step_server_get_statistics(self.library.bp_decorator_server(device), ctypes.byref(statistics)) == 0
         return statistics
 
     def check(self) -> None:

@@ -351,6 +351,31 @@ def captured(seed: int) -> dict:
     return {"unordered": decorated.statistics().outcomes[5]}
 
 
+def other_device(seed: int) -> dict:
+    """Memory of GPU 1 that a thread frees whose device is GPU 0: events are recorded on GPU 1, and GPU 0 gets no context."""
+    torch.cuda.set_device(1)
+    decorated = Decorated("cuda")
+    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    decorated.called("serve", 1, plan_of([[Item(MIB, 0, 1, 1), Item(2 * MIB, 0, 0, 1)]], 2 * MIB, streams=(0, 1)), ctypes.c_uint64(0))
+    flags, context, wrong = ctypes.c_uint(), ctypes.c_int(), 0
+    for _ in range(10):
+        decorated.library.bp_decorator_mark(1)
+        for size, stream in ((MIB, side), (2 * MIB, main)):
+            with torch.cuda.stream(stream):
+                held = [tensor(size)]
+            late(stream)
+            fill(held[0], size // MIB, stream)
+            if stream is main:
+                torch.cuda.synchronize()
+                wrong += content(held[0]) != b"\2" * size
+            worker = threading.Thread(target=held.clear)
+            worker.start()
+            worker.join()
+    assert driver.cuDevicePrimaryCtxGetState(0, ctypes.byref(flags), ctypes.byref(context)) == 0
+    statistics = decorated.statistics(1)
+    return {"wrong": wrong, "context": context.value, "served": statistics.outcomes[0], "events": statistics.events}
+
+
 def fork(seed: int) -> dict:
     """A child is native, and frees what it inherited without touching the slab of its parent."""
     decorated = Decorated("cuda")

@@ -18,9 +18,9 @@ RUNTIME, DRIVER = os.path.join(FAKES, "cudart", "libcudart.so.13"), os.path.join
 SETTINGS = {"default": "", "expandable": "expandable_segments:True"}
 
 
-def run(program, argument, settings, *, more=(), memory=80 << 30, script="served_cuda.py", **environment):
+def run(program, argument, settings, *, more=(), memory=80 << 30, devices=1, script="served_cuda.py", **environment):
     with_fakes = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": settings, "LD_PRELOAD": f"{DRIVER}:{RUNTIME}", "OMP_NUM_THREADS": "1",
-                  "FAKE_CUDA": f"memory={memory},granularity=2097152,poison=0",
+                  "FAKE_CUDA": f"memory={memory},granularity=2097152,poison=0,devices={devices}",
                   "PYTHONPATH": os.pathsep.join([os.path.join(ROOT, "python"), FOLDER]), **environment}
     done = subprocess.run([sys.executable, os.path.join(FOLDER, script), program, str(argument), *more], capture_output=True, text=True,
                           timeout=600, env=with_fakes)
@@ -80,6 +80,11 @@ def test_pools_and_refusals(settings):
 @pytest.mark.parametrize("program, found", [("captured", {"unordered": 1}), ("fork", {})])
 def test_captures_and_forks(settings, program, found):
     assert run(program, 0, settings) == found
+
+
+@cpu_only("for machines without a GPU")
+def test_frees_where_another_device_is_current(settings):
+    assert run("other_device", 0, settings, devices=2) == {"wrong": 0, "context": 0, "served": 20, "events": 20}
 
 
 @cpu_only("for machines without a GPU")
