@@ -143,9 +143,9 @@ struct Decorator final : Forwarding, bucketpool::Source {
         if (bytes == 0 || tracked.load(std::memory_order_acquire) == 0 || is_child || !is_cache_on)
             return native->allocate(bytes);
         C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
-        cudaStream_t stream = c10::cuda::getCurrentCUDAStream(device).stream();
+        const CUDAStream stream = c10::cuda::getCurrentCUDAStream(device);
         Gpu &gpu = gpus[device];
-        if (!is_tracked(device) || gpu.is_in_pool(stream))
+        if (!is_tracked(device) || gpu.is_in_pool(stream.stream()))
             return native->allocate(bytes);
         gpu.attach(native);
         const uint32_t number = gpu.streams.number_of(stream);
@@ -156,7 +156,7 @@ struct Decorator final : Forwarding, bucketpool::Source {
             }
         }
         c10::DataPtr data = allocate_natively(gpu, bytes, number);
-        if (!gpu.has(data.get()))
+        if (number < BP_STEP_STREAMS && !gpu.has(data.get()))
             gpu.recording.allocated(data.get(), bytes, number);
         return data;
     }
@@ -190,13 +190,14 @@ struct Decorator final : Forwarding, bucketpool::Source {
         Gpu *gpu = owner_of(data.get());
         if (gpu == nullptr)
             return native->recordStream(data, stream);
-        const uint32_t number = gpu->streams.number_of(stream.stream());
-        if (number >= BP_STEP_STREAMS) { // not followed: its work ends before anything else begins
-            C10_CUDA_CHECK(cudaStreamSynchronize(stream.stream()));
-            return;
+        const uint32_t number = gpu->streams.number_of(stream);
+        const uint64_t offset = gpu->offset_of(data.get());
+        bp_step_block block;
+        if (number < BP_STEP_STREAMS) {
+            TORCH_CHECK(bp_step_server_use(gpu->server, offset, number) == BP_OK, "bucketpool: ", bp_error_detail());
+        } else if (bp_step_server_find(gpu->server, offset, &block) && block.offset <= offset) {
+            gpu->streams.use(gpu->slab.load() + block.offset, stream.stream());
         }
-        TORCH_CHECK(bp_step_server_use(gpu->server, gpu->offset_of(data.get()), number) == BP_OK,
-                    "bucketpool: ", bp_error_detail());
     }
 
     // For PyTorch's allocator the slab is one block.
@@ -397,13 +398,12 @@ struct Decorator final : Forwarding, bucketpool::Source {
                                                ? c10::cuda::getDefaultCUDAStream(place.index())
                                                : c10::cuda::getStreamFromExternal(gpu.streams.all[i], place.index()));
             is_slab_changing = true;
-            data.clear();
-            is_slab_changing = false;
+            native->raw_delete(data.release_context());
             count_slab(gpu, bytes, false);
         } catch (const c10::Error &) {
-            is_slab_changing = false;
-            data.release_context();
+            (void)data.release_context();
         }
+        is_slab_changing = false;
     }
 
     // A stream that is being captured must not be waited for.
@@ -426,8 +426,11 @@ Decorator *decorator = nullptr;
 void release(void *pointer)
 {
     Gpu *gpu = owner_of(pointer);
-    if (is_child || gpu == nullptr)
-        return;
+    uint32_t stand_in = 0;
+    if (is_child || gpu == nullptr || !gpu->streams.stand_in(pointer, &stand_in))
+        return; // memory whose users cannot be waited for is not served again
+    if (stand_in < BP_STEP_STREAMS)
+        (void)bp_step_server_use(gpu->server, gpu->offset_of(pointer), stand_in);
     gpu->recording.freed(pointer);
     if (gpu->history.is_recording()) { // before another thread gets the memory
         bp_step_block live;

@@ -141,6 +141,41 @@ def order(seed: int) -> dict:
     return {"wrong": wrong, "events": events, "waits": waits}
 
 
+def other_streams(seed: int) -> dict:
+    """Streams beyond those that the server knows, and streams of others, which may be gone: PyTorch serves them, and memory that they use
+    is written by the next user only behind their work, also if that was issued after record_stream."""
+    decorated = Decorated("cuda")
+    main, handle = torch.cuda.current_stream(), ctypes.c_void_p()
+    decorated.serve(plan_of([[Item(MIB, 0), Item(2 * MIB, 0)]], 2 * MIB))
+    wrong = in_slab = 0
+    for turn in range(48):
+        if turn % 2:
+            assert driver.cuStreamCreate(ctypes.byref(handle), 1) == 0
+        user = torch.cuda.ExternalStream(handle.value) if turn % 2 else torch.cuda.Stream(priority=-(turn // 2 % 2))
+        decorated.mark()
+        with torch.cuda.stream(user):
+            own = tensor(MIB)
+            in_slab += turn % 2 and decorated.holds(own.data_ptr())
+            del own
+        decorated.mark()
+        first = tensor(MIB)
+        assert decorated.holds(first.data_ptr())
+        first.record_stream(user)
+        late(user)
+        fill(first, 1, user)
+        del first
+        second = tensor(2 * MIB)
+        assert decorated.holds(second.data_ptr()), list(decorated.statistics().outcomes)
+        fill(second, 2, main)
+        torch.cuda.synchronize()
+        wrong += content(second) != b"\2" * (2 * MIB)
+        if turn % 2:
+            assert driver.cuStreamDestroy_v2(handle) == 0
+        del second
+    decorated.stop()
+    return {"wrong": wrong, "in_slab": in_slab, "state": decorated.status().state, "reserved": decorated.status().slab}
+
+
 def slab_order(seed: int) -> dict:
     """The slab may be memory that PyTorch has freed and whose work is late, and PyTorch gets it back while its work is late."""
     decorated = Decorated("cuda")

@@ -52,6 +52,11 @@ def test_order_of_streams(settings):
 
 
 @cpu_only("for machines without a GPU")
+def test_order_of_streams_without_a_number(settings):
+    assert run("other_streams", 0, settings) == {"wrong": 0, "in_slab": 0, "state": 0, "reserved": 0}
+
+
+@cpu_only("for machines without a GPU")
 def test_order_of_the_slab(settings):
     assert run("slab_order", 0, settings)["wrong"] == {"taken": 0, "given back": 0}
 
