@@ -2,6 +2,7 @@
 """Served steps of a process: the marks of its optimizers, and the devices that follow them."""
 
 import atexit
+import functools
 import gc
 import json
 import logging
@@ -34,11 +35,15 @@ class Rounds:
     def __init__(self, wanted: int) -> None:
         self.wanted = wanted
         self._steps: Dict[int, int] = {}
+        self._over = 0
 
     def mark(self, optimizer: int) -> bool:
-        """True: the wanted rounds are over. An optimizer that no longer steps is waited for as long again."""
+        """True: a round is over, and so are the wanted ones. An optimizer that no longer steps is waited for as long again."""
         self._steps[optimizer] = self._steps.get(optimizer, 0) + 1
-        return min(self._steps.values()) >= self.wanted or max(self._steps.values()) >= 2 * self.wanted
+        late = max(self._steps.values()) - (2 * self.wanted - 1)
+        over = min(steps for steps in self._steps.values() if steps > late)
+        before, self._over = self._over, max(over, self._over)
+        return self._over > before and over >= self.wanted
 
     @property
     def are_enough(self) -> bool:
@@ -59,7 +64,6 @@ class Served:
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._is_recording = self._is_from_start = self._over = False
-        self._hook: Any = None
 
     # ---- what a program calls --------------------------------------------------------------------------------------
 
@@ -116,8 +120,6 @@ class Served:
             return
         with self._lock:
             self._over = True
-            if self._hook is not None:
-                self._hook.remove()
             if _current is self:
                 _current = None
             atexit.unregister(self._stop_quietly)
@@ -135,7 +137,10 @@ class Served:
 
     def __exit__(self, kind: Optional[Type[BaseException]], value: Optional[BaseException],
                  trace: Optional[TracebackType]) -> None:
-        self.stop()
+        if kind is None:
+            self.stop()
+        else:  # the program's exception is the one that it gets
+            self._stop_quietly()
 
     # ---- its life --------------------------------------------------------------------------------------------------
 
@@ -154,13 +159,9 @@ class Served:
         else:
             for device in self._devices:
                 device.serve(plan)
-        untraced: Any = torch
-        self._hook = register_optimizer_step_post_hook(untraced._disable_dynamo(lambda *given: self._stepped(*given)))
+        _follow_optimizers()
         atexit.register(self._stop_quietly)
         _current = self
-
-    def _stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        self._mark(id(optimizer))
 
     def _mark(self, optimizer: int) -> None:
         if os.getpid() != self._process:
@@ -278,9 +279,21 @@ def _main_gpu(count: int) -> int:
     return int(rank) if rank.isdecimal() and int(rank) < count else 0
 
 
+@functools.lru_cache(maxsize=None)
+def _follow_optimizers() -> None:
+    """Once: PyTorch does not let a hook remove one."""
+    untraced: Any = torch
+    register_optimizer_step_post_hook(untraced._disable_dynamo(_stepped))
+
+
+def _stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    if _current is not None:
+        _current._mark(id(optimizer))
+
+
 def _have_stepped() -> bool:
     """True: an optimizer has state, which the first step of a program makes."""
-    return any(each.state for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer))
+    return any(getattr(each, "state", None) for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer))
 
 
 def write_report(path: str, summary: Dict[str, Any]) -> None:

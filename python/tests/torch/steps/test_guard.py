@@ -205,6 +205,9 @@ def test_rounds():
         rounds = Rounds(wanted)
         return next((number for number, each in enumerate(optimizers, 1) if rounds.mark(each)), None)
 
+    rounds = Rounds(3)
+    assert [rounds.mark(each) for each in [1, 2] * 9] == [False] * 5 + [True] + [False, True] * 6, "once a round"
+
     assert marks(3, [1] * 5) == 3
     assert marks(3, [1, 2] * 5) == 6, "two optimizers: each has three steps"
     assert marks(3, [2] + [1] * 9) == 7, "one of them only steps once"

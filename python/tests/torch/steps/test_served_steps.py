@@ -110,3 +110,62 @@ def test_plan_of_a_recording_without_a_run():
     print(summary)
     assert same and summary["steps"] == 5 and summary["served"] > 0.2 * summary["allocations"]
     assert summary["peak_used_bytes"] >= 0.8 * summary["slab_bytes"] > 0
+
+
+SMALL = """
+import logging, torch
+from torch.optim.optimizer import register_optimizer_step_post_hook as hook
+from bucketpool.torch import steps
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def step():
+    model(torch.ones(64, 64)).relu().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def ran(program):
+    done = subprocess.run([sys.executable, "-c", SMALL + textwrap.dedent(program)], capture_output=True, text=True, timeout=300,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()[-1]
+
+
+def test_stop_in_a_hook():
+    """A hook of the program may stop serving and serve again, while PyTorch goes through its hooks."""
+    assert ran("""
+        marks, sessions = [], [steps.serve(record=2, device="cpu")]
+        def stop(*given):
+            marks.append(1)
+            if len(marks) in (5, 7):
+                sessions[-1].stop()
+                sessions.append(steps.serve(record=2, device="cpu"))
+        hook(stop)
+        hook(lambda *given: None)
+        for _ in range(12):
+            step()
+        print([session.state for session in sessions])
+    """) == "['stopped', 'stopped', 'serving']"
+
+
+def test_exception_of_the_program():
+    """It is not hidden by a report that cannot be written."""
+    assert ran("""
+        try:
+            with steps.serve(device="cpu", report="/nonexistent/report.json"):
+                raise ValueError("the program's")
+        except ValueError as error:
+            print(error)
+    """) == "the program's"
+
+
+def test_optimizer_without_state():
+    """A wrapper that does not call Optimizer's constructor."""
+    assert ran("""
+        class Wrapper(torch.optim.Optimizer):
+            def __init__(self):
+                pass
+        wrapper = Wrapper()
+        print(steps.serve(device="cpu").state)
+    """) == "recording"
