@@ -15,7 +15,7 @@ namespace
 
 using bucketpool::Device;
 
-Device cpu;
+Device &cpu = *new Device; // for tensors that outlive the library's other objects
 Forwarding *installed = nullptr;
 
 struct Mapping final : bucketpool::Source {
@@ -39,7 +39,7 @@ struct Mapping final : bucketpool::Source {
         munmap(slab, bytes);
         cpu.counts.reserve(bytes, false);
     }
-} mapping;
+};
 
 std::atomic<bool> is_child{false}; // of a fork: locks may be held by threads that it lacks
 std::atomic<bool> is_poisoning{false};
@@ -60,6 +60,7 @@ void release(void *pointer)
             std::memset(pointer, 0xee, block.bytes);
     }
     cpu.recording.freed(pointer);
+    c10::profiledCPUMemoryReporter().Delete(pointer);
     cpu.free(pointer);
 }
 
@@ -85,6 +86,7 @@ struct Decorator final : Forwarding {
         if (cpu.is_wanted()) {
             if (char *memory = cpu.allocate(bytes, 0)) {
                 cpu.recording.allocated(memory, bytes, 0);
+                c10::profiledCPUMemoryReporter().New(memory, bytes);
                 return {memory, memory, &release, c10::Device(c10::kCPU)};
             }
         }
@@ -125,7 +127,7 @@ int bp_decorator_install(void)
     if (found->raw_deleter() == nullptr)
         return bucketpool::fail("the CPU's allocator has no deleter; another library has replaced it");
     installed = new Decorator(found);
-    cpu.source = &mapping;
+    cpu.source = new Mapping;
     pthread_atfork(nullptr, nullptr, after_fork);
     c10::SetCPUAllocator(installed, 255);
     return 0;

@@ -169,3 +169,21 @@ def test_optimizer_without_state():
         wrapper = Wrapper()
         print(steps.serve(device="cpu").state)
     """) == "recording"
+
+
+def test_profiled_memory():
+    """torch.profiler shows the same memory of a served step."""
+    assert ran("""
+        from torch.profiler import ProfilerActivity, profile
+        def memory():
+            with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+                step()
+            return [event.self_cpu_memory_usage for event in profiled.events()]
+        step()
+        native = memory()
+        served = steps.serve(record=2, device="cpu")
+        for _ in range(5):
+            step()
+        seen = memory()
+        print(seen == native, any(seen), served.last_step[0] == served.last_step[1] > 0)
+    """) == "True True True"
