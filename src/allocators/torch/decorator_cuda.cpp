@@ -81,7 +81,7 @@ struct Gpu : bucketpool::Device {
     }
 };
 
-Gpu gpus[DEVICES];
+Gpu (&gpus)[DEVICES] = *reinterpret_cast<Gpu (*)[DEVICES]>(new Gpu[DEVICES]); // for tensors that outlive other objects
 std::atomic<uint64_t> tracked{0};                       // devices that record or serve, a bit each
 std::atomic<uintptr_t> lowest{UINTPTR_MAX}, highest{0}; // of all slabs: most pointers are outside
 std::atomic<bool> is_child{false};                      // of a fork, which cannot use CUDA
@@ -224,13 +224,11 @@ struct Decorator final : Forwarding, bucketpool::Source {
 
     void beginAllocateToPool(DeviceIndex device, MempoolId_t id, std::function<bool(cudaStream_t)> filter) override
     {
+        native->beginAllocateToPool(device, id, filter); // may fail
         Gpu &gpu = gpus[device];
-        {
-            std::lock_guard<std::mutex> guard(gpu.pools_lock);
-            gpu.pools.push_back({id, filter});
-            gpu.pool_count++;
-        }
-        native->beginAllocateToPool(device, id, std::move(filter));
+        std::lock_guard<std::mutex> guard(gpu.pools_lock);
+        gpu.pools.push_back({id, std::move(filter)});
+        gpu.pool_count++;
     }
 
     void endAllocateToPool(DeviceIndex device, MempoolId_t id) override
@@ -365,25 +363,29 @@ struct Decorator final : Forwarding, bucketpool::Source {
     char *take(int device, uint64_t bytes, std::string *because) override
     {
         bucketpool::OnDevice guard(device);
+        char *memory = nullptr;
         try {
             native->emptyCache();
             is_slab_changing = true;
-            char *memory = static_cast<char *>(native->raw_alloc(bytes));
+            memory = static_cast<char *>(native->raw_alloc(bytes));
             is_slab_changing = false;
             // PyTorch orders the work of one stream on its memory; other streams' users of the slab come behind it.
             C10_CUDA_CHECK(cudaStreamSynchronize(c10::cuda::getCurrentCUDAStream(guard.wanted).stream()));
             count_slab(gpus[device], bytes, true);
-            auto begin = reinterpret_cast<uintptr_t>(memory);
-            if (begin < lowest)
-                lowest = begin;
-            if (begin + bytes > highest)
-                highest = begin + bytes;
+            const auto begin = reinterpret_cast<uintptr_t>(memory);
+            static std::mutex lock; // devices may take their slabs at the same time
+            std::lock_guard<std::mutex> widening(lock);
+            lowest = std::min(lowest.load(), begin);
+            highest = std::max(highest.load(), begin + bytes);
             return memory;
         } catch (const c10::Error &error) {
-            is_slab_changing = false;
             *because = error.what_without_backtrace();
-            return nullptr;
         }
+        is_slab_changing = true;
+        if (memory != nullptr)
+            native->raw_delete(memory);
+        is_slab_changing = false;
+        return nullptr;
     }
 
     // PyTorch uses the memory again behind the work of all streams. A slab that cannot be given back is lost.

@@ -45,7 +45,7 @@ struct Level {
     }
     void subtract(uint64_t amount)
     {
-        now -= amount;
+        now -= std::min(now, amount); /* an allocation may have been missed */
         subtracted += amount;
     }
 };
@@ -192,6 +192,7 @@ struct Device {
     std::atomic<uint32_t> state{BP_DECORATOR_OFF};
     std::atomic<char *> slab{nullptr};
     std::atomic<uint64_t> slab_bytes{0};
+    bool is_taking = false; /* a slab, without `lock` */
     uint64_t wait_bytes = 0;
     std::atomic<uint32_t> marks_waited{0};
     uint32_t first_mark = 0; /* the slab is not allocated before so many marks */
@@ -218,18 +219,37 @@ struct Device {
         return server.load(std::memory_order_acquire) != nullptr;
     }
 
+    /* The source is called without `lock`: it may wait for other locks, such as Python's for call stacks, whose owner frees memory. */
     void take_slab()
     {
-        std::lock_guard<std::mutex> guard(lock);
-        if (state != BP_DECORATOR_WAITING || !source->may_take(number))
-            return;
-        char *memory = source->take(number, slab_bytes, &because);
-        slab = memory;
-        state = memory != nullptr ? BP_DECORATOR_SERVING : BP_DECORATOR_FAILED;
-        if (memory != nullptr)
-            bp_step_server_pause(server, false);
-        else
-            server = nullptr;
+        bp_step_server *from = nullptr;
+        uint64_t bytes = 0;
+        std::string reason;
+        {
+            std::lock_guard<std::mutex> guard(lock);
+            if (state != BP_DECORATOR_WAITING || is_taking || !source->may_take(number))
+                return;
+            is_taking = true;
+            from = server;
+            bytes = slab_bytes;
+        }
+        char *memory = source->take(number, bytes, &reason);
+        {
+            std::lock_guard<std::mutex> guard(lock);
+            is_taking = false;
+            if (state == BP_DECORATOR_WAITING && server == from) {
+                because = reason;
+                slab = memory;
+                state = memory != nullptr ? BP_DECORATOR_SERVING : BP_DECORATOR_FAILED;
+                if (memory != nullptr)
+                    bp_step_server_pause(from, false);
+                else
+                    server = nullptr;
+                return;
+            }
+        }
+        if (memory != nullptr) /* serving was stopped meanwhile */
+            source->give_back(number, memory, bytes);
     }
 
     /* Memory of the slab, or nullptr. What the server has handed out keeps the slab. */
@@ -277,15 +297,20 @@ struct Device {
 
     void give_back_slab()
     {
-        std::lock_guard<std::mutex> guard(lock);
-        bp_step_block first;
-        if (state != BP_DECORATOR_STOPPING || bp_step_server_find(server, 0, &first))
-            return;
-        server = nullptr;
-        char *memory = slab.exchange(nullptr);
-        state = BP_DECORATOR_OFF;
+        char *memory = nullptr;
+        uint64_t bytes = 0;
+        {
+            std::lock_guard<std::mutex> guard(lock);
+            bp_step_block first;
+            if (state != BP_DECORATOR_STOPPING || bp_step_server_find(server, 0, &first))
+                return;
+            server = nullptr;
+            memory = slab.exchange(nullptr);
+            bytes = slab_bytes;
+            state = BP_DECORATOR_OFF;
+        }
         if (memory != nullptr)
-            source->give_back(number, memory, slab_bytes);
+            source->give_back(number, memory, bytes);
     }
 
     static bool begins_with_process(const bp_step_plan *plan)

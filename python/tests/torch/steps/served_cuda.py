@@ -274,6 +274,18 @@ def out_of_memory(seed: int) -> dict:
     return {"anywhere": decorated.statistics().anywhere, "text": text[:60], "ooms": stats["num_ooms"]}
 
 
+def observed(seed: int) -> dict:
+    """While memory for a slab is missing, PyTorch calls the program's observer, which may look at the decorator."""
+    decorated, seen = Decorated("cuda"), []
+    tensor(MIB)
+    torch._C._cuda_attach_out_of_memory_observer(lambda *given: seen.append(decorated.status().state))
+    try:
+        decorated.serve(plan_of([[Item(MIB, 0)]], 1 << 50))
+    except RuntimeError as error:
+        seen.append(str(error)[:18])
+    return {"seen": seen}
+
+
 def pools(seed: int) -> dict:
     """PyTorch serves a MemPool, on its streams. The slab survives empty_cache; too large a slab is refused."""
     decorated = Decorated("cuda")

@@ -75,6 +75,11 @@ def test_out_of_memory(settings):
 
 
 @cpu_only("for machines without a GPU")
+def test_observer_of_missing_memory(settings):
+    assert run("observed", 0, settings) == {"seen": [1, "CUDA out of memory"]}
+
+
+@cpu_only("for machines without a GPU")
 def test_pools_and_refusals(settings):
     found = run("pools", 0, settings)
     assert found["refused"] == "a plan is being served; stop it first, and free what lives in its slab"
