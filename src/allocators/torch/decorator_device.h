@@ -193,18 +193,20 @@ struct Device {
     std::atomic<char *> slab{nullptr};
     std::atomic<uint64_t> slab_bytes{0};
     bool is_taking = false; /* a slab, without `lock` */
-    uint64_t wait_bytes = 0;
+    std::atomic<uint64_t> wait_bytes{0};
     std::atomic<uint32_t> marks_waited{0};
-    uint32_t first_mark = 0; /* the slab is not allocated before so many marks */
+    std::atomic<uint32_t> first_mark{0}; /* the slab is not allocated before so many marks */
     std::string because;
 
     Counts counts;
     Recording recording;
 
+    /* A slab does not change while its memory is live; for other pointers, one that is taken meanwhile may have other bytes. */
     bool has(const void *pointer) const
     {
-        const char *begin = slab.load(std::memory_order_relaxed);
-        return begin != nullptr && pointer >= begin && pointer < begin + slab_bytes.load(std::memory_order_relaxed);
+        const char *begin = slab.load(std::memory_order_acquire);
+        return begin != nullptr && pointer >= begin && pointer < begin + slab_bytes.load(std::memory_order_acquire) &&
+               slab.load(std::memory_order_relaxed) == begin;
     }
 
     uint64_t offset_of(const void *pointer) const
