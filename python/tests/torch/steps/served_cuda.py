@@ -11,6 +11,7 @@ import os
 import random
 import sys
 import threading
+import time
 
 import torch
 
@@ -371,6 +372,78 @@ def threads(seed: int) -> dict:
         worker.join()
     decorated.check()
     return {"faults": faults, "in_slab": in_slab[0]}
+
+
+def life(seed: int) -> dict:
+    """Plans begin, change and end on two GPUs while threads allocate and free there, and others look at the memory."""
+    decorated = Decorated("cuda")
+    places = [(device, stream) for device in range(2) for stream in (torch.cuda.default_stream(device), torch.cuda.Stream(device))]
+    plans = [plan_of([[Item((i % 7 + 1) * MIB, i * (3 + 2 * p) % (16 - p) * 7 * MIB, i % 2) for i in range(64)]], (16 - p) * 7 * MIB, streams=(0, 1))
+             for p in range(3)]
+    lock, live, faults, over = threading.Lock(), ({}, {}), [], threading.Event()
+
+    def work(number: int) -> None:
+        rng, mine = random.Random(seed * 10 + number), []
+        while not over.is_set():
+            device, stream = rng.choice(places)
+            if mine and (len(mine) > 8 or rng.random() < 0.5):
+                where, data = mine.pop(rng.randrange(len(mine)))
+                with lock:
+                    del live[where][data.data_ptr()]
+                if rng.random() < 0.2:
+                    data.record_stream(rng.choice([s for d, s in places if d == where]))
+                del data  # where another device may be current
+            else:
+                with torch.cuda.device(device), torch.cuda.stream(stream):
+                    data = tensor((rng.randrange(8) + 1) * MIB)
+                begin, end = data.data_ptr(), data.data_ptr() + data.numel()
+                with lock:
+                    if any(begin < other_end and other < end for other, other_end in live[device].items()):
+                        faults.append((begin, end))
+                    live[device][begin] = end
+                mine.append((device, data))
+                del data
+        with lock:
+            for where, data in mine:
+                del live[where][data.data_ptr()]
+
+    def look() -> None:
+        while not over.is_set():
+            torch.cuda.memory._snapshot()
+            for device in range(2):
+                if min(torch.cuda.memory_stats(device)["allocated_bytes.all.current"], torch.cuda.max_memory_allocated(device)) < 0:
+                    faults.append(torch.cuda.memory_stats(device))
+
+    workers = [threading.Thread(target=work, args=(number, )) for number in range(3)] + [threading.Thread(target=look)]
+    for worker in workers:
+        worker.start()
+    rng, done = random.Random(seed), {name: 0 for name in ("serve", "stop", "replace", "mark", "record", "forget", "history", "empty")}
+    for turn in range(1500):
+        device, name = turn % 2, rng.choice([*done, "mark", "mark", "serve"])
+        try:
+            if name == "serve":
+                decorated.called("serve", device, rng.choice(plans), ctypes.c_uint64(rng.choice((0, 0, 40 * MIB))))
+            elif name == "replace":
+                decorated.called("replace", device, rng.choice(plans))
+            elif name == "history":
+                torch.cuda.memory._record_memory_history(rng.choice((None, "all")), max_entries=1000)
+            elif name == "empty":
+                torch.cuda.empty_cache()
+            elif name != "stop" or rng.random() < 0.3:
+                getattr(decorated.library, "bp_decorator_" + name)(device)
+            done[name] += 1
+        except RuntimeError as error:
+            assert "served" in str(error) or "slab" in str(error), error
+        time.sleep(0.002 * rng.random())
+    over.set()
+    for worker in workers:
+        worker.join()
+    for device in range(2):
+        decorated.library.bp_decorator_stop(device)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    left = [(torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)) for device in range(2)]
+    return {"faults": faults, "left": left, "slab": decorated.status().slab, "done": done}
 
 
 def captured(seed: int) -> dict:

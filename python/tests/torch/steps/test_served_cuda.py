@@ -93,6 +93,12 @@ def test_captures_and_forks(settings, program, found):
 
 
 @cpu_only("for machines without a GPU")
+def test_plans_that_begin_and_end_among_threads(settings):
+    found = run("life", 0, settings, devices=2)
+    assert (found["faults"], found["left"], found["slab"]) == ([], [[0, 0], [0, 0]], 0) and min(found["done"].values()) > 20, found
+
+
+@cpu_only("for machines without a GPU")
 def test_frees_where_another_device_is_current(settings):
     assert run("other_device", 0, settings, devices=2) == {"wrong": 0, "context": 0, "served": 20, "events": 20}
 
