@@ -4,36 +4,12 @@
 
 #include <string.h>
 
+#include "input.h"
 #include "pipeline.h"
 #include "serve/reference.h"
 #include "target.h"
 
 enum { MAX_KINDS = 3, MAX_ITEMS = 24, MAX_CALLS = 600 };
-
-typedef struct input {
-    const uint8_t *data;
-    size_t left;
-} input;
-
-static uint8_t next_byte(input *in)
-{
-    if (in->left == 0)
-        return 0;
-    in->left--;
-    return *in->data++;
-}
-
-/* Mostly small, sometimes any value. */
-static uint64_t next_number(input *in)
-{
-    uint8_t first = next_byte(in);
-    if (first < 250)
-        return first;
-    uint64_t value = 0;
-    for (int i = 0; i < 8; i++)
-        value = value << 8 | next_byte(in);
-    return value >> (first - 250) * 8;
-}
 
 static bp_step_plan *make_plan(input *in)
 {

@@ -143,9 +143,7 @@ static uint32_t find_gram(const bp_step_server *s)
     uint32_t item = s->gram_table[slot];
     for (uint32_t i = 0; item != NONE && i < LONGEST_CHAIN; i++, item = s->next_equal[item]) {
         const serve_kind *active = &s->kinds[s->active];
-        uint32_t kind = 0;
-        while (item - s->kinds[kind].first >= s->kinds[kind].count)
-            kind++;
+        const uint32_t kind = serve_kind_of(s, item);
         const uint32_t at = item - s->kinds[kind].first;
         uint32_t distance = kind != s->active        ? active->count + s->item_count
                             : at >= active->position ? at - active->position
@@ -205,9 +203,7 @@ static uint32_t take_elsewhere(bp_step_server *s, uint32_t class)
         s->missed += s->missed < 2 * LOST;
         return NONE;
     }
-    uint32_t kind = 0;
-    while (item - s->kinds[kind].first >= s->kinds[kind].count)
-        kind++;
+    const uint32_t kind = serve_kind_of(s, item);
     s->statistics.kind_changes += kind != s->active;
     s->statistics.resyncs++;
     s->active = kind;

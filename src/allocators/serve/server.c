@@ -16,8 +16,7 @@ static bp_step_block describe_block(const bp_step_server *s, uint32_t atom)
                           .item = NONE};
     if (block->item == NONE)
         return made;
-    for (made.kind = 0; block->item - s->kinds[made.kind].first >= s->kinds[made.kind].count;)
-        made.kind++;
+    made.kind = serve_kind_of(s, block->item);
     made.item = block->item - s->kinds[made.kind].first;
     made.requested_bytes = s->class_bytes[s->items[block->item].class];
     return made;
@@ -37,11 +36,7 @@ static void note(bp_step_server *s, bp_step_outcome outcome, uint64_t bytes, uin
     }
     if (s->deviation_count == BP_STEP_DEVIATIONS)
         return;
-    uint32_t kind = s->active;
-    if (item != NONE) {
-        for (kind = 0; item - s->kinds[kind].first >= s->kinds[kind].count;)
-            kind++;
-    }
+    const uint32_t kind = item != NONE ? serve_kind_of(s, item) : s->active;
     s->deviation_slots[slot] = s->deviation_count;
     s->deviations[s->deviation_count++] = (bp_step_deviation){
         .outcome = outcome,

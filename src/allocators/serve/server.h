@@ -200,6 +200,15 @@ static inline uint32_t serve_class_of(const bp_step_server *s, uint64_t bytes, u
     return NONE;
 }
 
+/* The kind that an item is of. */
+static inline uint32_t serve_kind_of(const bp_step_server *s, uint32_t item)
+{
+    uint32_t kind = 0;
+    while (item - s->kinds[kind].first >= s->kinds[kind].count)
+        kind++;
+    return kind;
+}
+
 /* ---- follow.c ------------------------------------------------------------------------------------------------------ */
 
 /* The item for an allocation, which is taken, or NONE. `outcome`: BP_STEP_UNKNOWN or BP_STEP_MISPLACED with NONE. */

@@ -83,12 +83,10 @@ struct Decorator final : Forwarding {
     {
         if (bytes == 0 || is_child || !is_tracking.load(std::memory_order_acquire))
             return native->allocate(bytes);
-        if (cpu.is_wanted()) {
-            if (char *memory = cpu.allocate(bytes, 0)) {
-                cpu.recording.allocated(memory, bytes, 0);
-                c10::profiledCPUMemoryReporter().New(memory, bytes);
-                return {memory, memory, &release, c10::Device(c10::kCPU)};
-            }
+        if (char *memory = cpu.allocate(bytes, 0)) {
+            cpu.recording.allocated(memory, bytes, 0);
+            c10::profiledCPUMemoryReporter().New(memory, bytes);
+            return {memory, memory, &release, c10::Device(c10::kCPU)};
         }
         c10::DataPtr data = native->allocate(bytes);
         if (data.compare_exchange_deleter(native->raw_deleter(), &release_tracked)) {

@@ -120,7 +120,8 @@ struct Decorator final : Forwarding, bucketpool::Source {
     c10::DataPtr served(Gpu &gpu, char *memory, size_t bytes)
     {
         c10::Device device(c10::kCUDA, static_cast<DeviceIndex>(gpu.number));
-        gpu.history.allocated(memory, bytes, c10::cuda::getCurrentCUDAStream(device.index()).stream());
+        if (gpu.history.is_recording())
+            gpu.history.allocated(memory, bytes, c10::cuda::getCurrentCUDAStream(device.index()).stream());
         if (c10::memoryProfilingEnabled())
             report(gpu, memory, static_cast<int64_t>(bucketpool::taken(bytes)));
         if (const auto *trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr))

@@ -216,11 +216,6 @@ struct Device {
 
     /* ---- serving ---- */
 
-    bool is_wanted() const
-    {
-        return server.load(std::memory_order_acquire) != nullptr;
-    }
-
     /* The source is called without `lock`: it may wait for other locks, such as Python's for call stacks, whose owner frees memory. */
     void take_slab()
     {
