@@ -247,7 +247,7 @@ class Writer:
         with open(HEADERS[name], encoding="utf-8") as file:
             text = file.read()
         self.lines += ["", f"# ---- {name}.h ".ljust(118, "-"), ""]
-        nodes = parsed(name)
+        nodes = [node for node in parsed(name) if not isinstance(node, c_ast.FuncDef)]  # inline: without a symbol
         for node in nodes:  # macros may be the bounds of arrays, and are made of enumerators
             if isinstance(node.type, c_ast.Enum) or isinstance(getattr(node.type, "type", None), c_ast.Enum):
                 self.declaration(node, None)

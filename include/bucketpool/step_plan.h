@@ -35,6 +35,12 @@ extern "C" {
 #define BP_STEP_PLAN_STREAMS 32u     /**< streams of a plan are fewer than this, or as many */
 #define BP_STEP_PLAN_KINDS 8u        /**< kinds of steps are fewer than this, or as many */
 
+/** Bytes of an allocation in PyTorch's allocator and in plans: a multiple of BP_STEP_ALIGNMENT. */
+static inline uint64_t bp_step_round(uint64_t bytes)
+{
+    return (bytes + BP_STEP_ALIGNMENT - 1) / BP_STEP_ALIGNMENT * BP_STEP_ALIGNMENT;
+}
+
 typedef struct bp_step_plan bp_step_plan;
 
 /* ---- contents ------------------------------------------------------------------------------------------------------ */

@@ -28,11 +28,6 @@ static uint32_t slots_for(size_t count)
     return slots;
 }
 
-static uint64_t taken(uint64_t bytes)
-{
-    return (bytes + BP_STEP_ALIGNMENT - 1) / BP_STEP_ALIGNMENT * BP_STEP_ALIGNMENT;
-}
-
 /* ---- atoms --------------------------------------------------------------------------------------------------------- */
 
 static int by_offset(const void *left, const void *right)
@@ -66,7 +61,7 @@ static bp_status make_atoms(bp_step_server *s, const bp_step_plan_info *plan, co
             if (item->offset == BP_STEP_OUTSIDE)
                 continue;
             s->atoms[count++] = item->offset;
-            s->atoms[count++] = item->offset + taken(item->bytes);
+            s->atoms[count++] = item->offset + bp_step_round(item->bytes);
         }
     }
     qsort(s->atoms, count, sizeof *s->atoms, by_offset);
@@ -118,7 +113,7 @@ static bp_status make_items(bp_step_server *s, const bp_step_plan_info *plan)
             if (item->offset == BP_STEP_OUTSIDE)
                 continue;
             made->first = serve_atom_at(s, item->offset);
-            made->end = serve_atom_at(s, item->offset + taken(item->bytes));
+            made->end = serve_atom_at(s, item->offset + bp_step_round(item->bytes));
         }
     }
     return BP_OK;

@@ -123,7 +123,7 @@ struct Decorator final : Forwarding, bucketpool::Source {
         if (gpu.history.is_recording())
             gpu.history.allocated(memory, bytes, c10::cuda::getCurrentCUDAStream(device.index()).stream());
         if (c10::memoryProfilingEnabled())
-            report(gpu, memory, static_cast<int64_t>(bucketpool::taken(bytes)));
+            report(gpu, memory, static_cast<int64_t>(bp_step_round(bytes)));
         if (const auto *trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr))
             (*trace)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(memory));
         return {memory, memory, &release, device};
@@ -442,7 +442,7 @@ void release(void *pointer)
     }
     const bp_step_block block = gpu->free(pointer);
     if (c10::memoryProfilingEnabled())
-        decorator->report(*gpu, pointer, -static_cast<int64_t>(bucketpool::taken(block.requested_bytes)));
+        decorator->report(*gpu, pointer, -static_cast<int64_t>(bp_step_round(block.requested_bytes)));
     if (const auto *trace = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(trace != nullptr))
         (*trace)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
 }
@@ -453,7 +453,7 @@ void track(const native::TraceEntry &entry)
     if (!gpus[entry.device_].is_attached.load(std::memory_order_acquire))
         return;
     Gpu &gpu = gpus[entry.device_];
-    const bool is_large = bucketpool::taken(entry.size_) > SMALL_BYTES;
+    const bool is_large = bp_step_round(entry.size_) > SMALL_BYTES;
     switch (entry.action_) {
     case native::TraceEntry::SEGMENT_ALLOC:
     case native::TraceEntry::SEGMENT_MAP: gpu.counts.reserve(entry.size_, true); return;

@@ -28,11 +28,6 @@ inline int fail(const std::string &because)
     return -1;
 }
 
-inline uint64_t taken(uint64_t bytes)
-{
-    return (bytes + BP_STEP_ALIGNMENT - 1) / BP_STEP_ALIGNMENT * BP_STEP_ALIGNMENT;
-}
-
 /* A sum; its peaks since PyTorch's statistics and since bp_decorator_reset_peak begin; and all that was added and subtracted. */
 struct Level {
     uint64_t now = 0, peak = 0, own_peak = 0, added = 0, subtracted = 0;
@@ -55,13 +50,13 @@ struct Amounts {
     Level taken, requested, blocks;
     void add(uint64_t bytes)
     {
-        taken.add(bucketpool::taken(bytes));
+        taken.add(bp_step_round(bytes));
         requested.add(bytes);
         blocks.add(1);
     }
     void subtract(uint64_t bytes)
     {
-        taken.subtract(bucketpool::taken(bytes));
+        taken.subtract(bp_step_round(bytes));
         requested.subtract(bytes);
         blocks.subtract(1);
     }

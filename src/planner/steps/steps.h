@@ -30,12 +30,6 @@ typedef struct bp_allocations {
     uint64_t unknown; /* events of unknown kinds */
 } bp_allocations;
 
-/* Bytes of an allocation in PyTorch's allocator and in plans: a multiple of BP_STEP_ALIGNMENT. */
-static inline uint64_t bp_step_round(uint64_t bytes)
-{
-    return (bytes + BP_STEP_ALIGNMENT - 1) / BP_STEP_ALIGNMENT * BP_STEP_ALIGNMENT;
-}
-
 /* The caller owns the result: bp_allocations_finish. Expected O(events). Errors: BP_ERR_OVERFLOW (the bytes together
  * exceed 64 bits), BP_ERR_NO_HOST_MEMORY. */
 BP_API bp_status bp_allocations_init(const bp_trace *trace, bp_allocations *allocations);
