@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One micro-batch of a training: recorded without a GPU, and what allocators take for the recording."""
+
+import json
+import os
+import subprocess
+import tempfile
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from ...__main__ import command_path
+from ...errors import InternalError, Unsupported
+from .. import trace
+from ..trace import Recording
+
+__all__ = ["ALLOCATORS", "Amounts", "Measured", "Program", "Totals", "command", "measure", "record", "traced"]
+
+ALLOCATORS = ("default", "expandable", "served")
+STEPS = 2  # the first makes the optimizer's state
+
+
+class Program:
+    """A training to record, and how it is called in a table. training: has build() and step(built, batch), and may have
+
+    - ranks: of the fake process group around them, 1: none
+    - routings: names of assumptions on sizes that depend on values, of which `routing` is set to one before build()
+    - notes: what is assumed; parameters: their number, after build()
+    """
+
+    def __init__(self, training: Any, capability: Tuple[int, int] = (9, 0), name: str = "",
+                 hooks: Optional[Dict[str, Any]] = None) -> None:
+        self.training, self.capability, self.name, self.hooks = training, capability, name, hooks or {}
+        self.ranks: int = getattr(training, "ranks", 1)
+        self.routings: Tuple[str, ...] = getattr(training, "routings", ("", ))
+
+
+class Totals(NamedTuple):
+    """Bytes of the GPU with PyTorch's allocator as it is, with expandable segments, and with the step served at planned
+    addresses; live bytes at the peak, rounded to 512, below which no allocator gets.
+    """
+
+    default: int
+    expandable: int
+    served: int
+    peak: int
+
+
+class Amounts(NamedTuple):
+    """A micro-batch: totals for each routing, kinds of memory at the peak of the last one."""
+
+    totals: Tuple[Totals, ...]
+    kinds: Tuple[Tuple[str, int], ...]
+
+    @property
+    def worst(self) -> Totals:
+        return Totals(*(max(values) for values in zip(*self.totals)))
+
+
+class Measured(NamedTuple):
+    """recordings: of each routing."""
+
+    recordings: Tuple[Recording, ...]
+    amounts: Amounts
+    notes: Tuple[str, ...]
+    parameters: int
+
+
+def record(program: Program, batch: int, routing: str = "") -> Recording:
+    """The recording of the first steps."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    if program.ranks > 1:
+        dist.init_process_group("fake", rank=0, world_size=program.ranks, store=FakeStore())
+    try:
+        training = program.training
+        if len(program.routings) > 1:
+            training.routing = routing
+        with trace.record(device="cuda", capability=program.capability, frames=0, **program.hooks) as recorded:
+            built = training.build()
+            for _ in range(STEPS):
+                recorded.step()
+                training.step(built, batch)
+        return recorded
+    finally:
+        if program.ranks > 1:
+            dist.destroy_process_group()
+
+
+def command() -> str:
+    """The path of the command, which has the models of allocators. Raises Unsupported."""
+    path = os.environ.get("BUCKETPOOL_COMMAND") or command_path()
+    if path is None:
+        raise Unsupported("fit needs the command bucketpool for its models of allocators; install the wheel, or set "
+                          "BUCKETPOOL_COMMAND to its path")
+    return path
+
+
+def measure(recordings: Tuple[Recording, ...], keep: Optional[str] = None) -> Amounts:
+    """By the models of `bucketpool step`. keep: a path for the last recording's file."""
+    totals, kinds = [], []
+    for recording in recordings:
+        device = _evaluated(recording, keep)
+        totals.append(Totals(device["default_bytes"], device["expandable_bytes"], device["plan"]["total_bytes"],
+                             device["peak_bytes"]))
+        kinds = [(each["kind"], each["bytes"]) for each in device["kinds"]]
+    return Amounts(tuple(totals), tuple(kinds))
+
+
+def _evaluated(recording: Recording, keep: Optional[str]) -> Dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = keep or os.path.join(folder, "recording.pickle")
+        recording.write(path)
+        done = subprocess.run([command(), "step", "--json", path], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise InternalError(f"bucketpool step --json: exit status {done.returncode}: {done.stderr.strip()[-300:]}")
+    devices: List[Dict[str, Any]] = json.loads(done.stdout)["devices"]
+    return devices[0]
+
+
+def traced(program: Program, batch: int) -> Measured:
+    """Records and measures; for a process of its own."""
+    recordings = tuple(record(program, batch, routing) for routing in program.routings)
+    notes = dict.fromkeys(getattr(program.training, "notes", []))
+    for recorded in recordings:
+        notes.update(dict.fromkeys(note for note in recorded.notes if not note.startswith("stream ")))
+    return Measured(recordings, measure(recordings), tuple(notes), int(getattr(program.training, "parameters", 0)))

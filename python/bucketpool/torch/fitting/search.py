@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the largest micro-batches that fit: two are traced, others scaled, and the edge is traced again."""
+
+from typing import Dict, List, Optional, Tuple
+
+from ..trace import Recording
+from .jobs import Jobs, Search
+from .measured import ALLOCATORS, Amounts, Measured, Program, measure, traced
+from .scaling import Scaling, same
+
+__all__ = ["Table"]
+
+LISTED = 8  # so many micro-batches are all listed
+MOST = 1 << 16
+
+
+class Table:
+    """Micro-batches of one program under a limit: rows, and the largest that fits with each allocator.
+
+    search() is for Jobs.run(). is_scaled: rows that were not traced are on the line through two that were, and a third
+    one, at the edge, confirmed it.
+    """
+
+    def __init__(self, jobs: Jobs, program: Program, limit_bytes: int) -> None:
+        self.program, self.limit_bytes = program, limit_bytes
+        self.rows: Dict[int, Amounts] = {}
+        self.traced: Dict[int, Measured] = {}
+        self.largest: Dict[str, int] = {}
+        self.is_scaled = False
+        self._jobs = jobs
+        self._scalings: Tuple[Scaling, ...] = ()
+
+    # ---- rows --------------------------------------------------------------------------------------------------------
+
+    def one(self, batch: int) -> Search:
+        """This micro-batch alone."""
+        yield from self._trace(batch)
+        self.largest = {name: batch if self._fits(name, batch) else 0 for name in ALLOCATORS}
+
+    def search(self) -> Search:
+        """All columns' edges."""
+        yield from self._trace(1, 2)
+        if self.fits_any(2):
+            self._scale(1, 2)
+            if not self._scalings:
+                yield from self._trace(3)
+                self._scale(2, 3)
+        yield from self._edges()
+        best = self.best
+        if self._scalings and self._other_rows() and best not in self.traced:
+            yield from self._trace(best if best > 0 else 1)
+        if self._scalings and not self._confirmed():
+            self._scalings, self.rows = (), {batch: each.amounts for batch, each in self.traced.items()}
+            yield from self._edges()
+        self.is_scaled = bool(self._other_rows())
+        yield from self._fill()
+
+    def row(self, batch: int) -> Search:
+        """Makes the row of a micro-batch."""
+        if batch in self.rows:
+            return
+        recordings = self._at(batch)
+        if recordings is None:
+            yield from self._trace(batch)
+        else:
+            job = self._jobs.submit(f"{self._named(batch)}, scaled", lambda: measure(recordings))
+            yield [job]
+            self.rows[batch] = job.result()
+
+    def recordings(self, batch: int) -> Optional[Tuple[Recording, ...]]:
+        """Of a row."""
+        return self.traced[batch].recordings if batch in self.traced else self._at(batch)
+
+    @property
+    def best(self) -> int:
+        """The largest micro-batch that fits with some allocator; 0: none does."""
+        return max(self.largest.get(name, 0) for name in ALLOCATORS)
+
+    def fits_any(self, batch: int) -> bool:
+        return any(self._fits(name, batch) for name in ALLOCATORS)
+
+    @property
+    def notes(self) -> List[str]:
+        return list(dict.fromkeys(note for each in self.traced.values() for note in each.notes))
+
+    def _named(self, batch: int) -> str:
+        name = self.program.name
+        return f"micro-batch {batch}{f', checkpointing {name}' if name else ''}"
+
+    def _trace(self, *batches: int) -> Search:
+        jobs = [self._jobs.submit(f"{self._named(batch)}, traced", lambda batch=batch: traced(self.program, batch))
+                for batch in batches if batch not in self.traced]
+        yield jobs
+        for batch, job in zip([each for each in batches if each not in self.traced], jobs):
+            found: Measured = job.result()
+            self.traced[batch], self.rows[batch] = found, found.amounts
+
+    def _other_rows(self) -> List[int]:
+        return [batch for batch in self.rows if batch not in self.traced]
+
+    # ---- scaling -----------------------------------------------------------------------------------------------------
+
+    def _scale(self, first: int, second: int) -> None:
+        pairs = zip(self.traced[first].recordings, self.traced[second].recordings)
+        found = [Scaling.of(a, first, b) for a, b in pairs]
+        self._scalings = tuple(each for each in found if each is not None) if all(found) else ()
+        self._first = first
+
+    def _at(self, batch: int) -> Optional[Tuple[Recording, ...]]:
+        if not self._scalings or batch < self._first:
+            return None
+        made = [each.at(batch) for each in self._scalings]
+        return tuple(each for each in made if each is not None) if all(made) else None
+
+    def _confirmed(self) -> bool:
+        """The traced micro-batches are those that scaling makes."""
+        for batch, each in self.traced.items():
+            scaled = self._at(batch) if batch > self._first else each.recordings
+            if scaled is None or not all(map(same, scaled, each.recordings)):
+                return False
+        return True
+
+    # ---- edges -------------------------------------------------------------------------------------------------------
+
+    def _value(self, name: str, batch: int) -> int:
+        return int(getattr(self.rows[batch].worst, name))
+
+    def _fits(self, name: str, batch: int) -> bool:
+        return self._value(name, batch) <= self.limit_bytes
+
+    def _edges(self) -> Search:
+        for name in reversed(ALLOCATORS):
+            yield from self._edge(name)
+
+    def _edge(self, name: str) -> Search:
+        """Narrows from the rows that are there; guesses lie on the line through the nearest two."""
+        while True:
+            known = sorted(self.rows)
+            low = max((each for each in known if self._fits(name, each)), default=0)
+            high = min((each for each in known if each > low and not self._fits(name, each)), default=None)
+            self.largest[name] = low
+            if high == low + 1 or low >= MOST:
+                return
+            yield from self.row(self._guess(name, low, high, known))
+
+    def _guess(self, name: str, low: int, high: Optional[int], known: List[int]) -> int:
+        pair = known[-2:] if high is None or low == 0 else [low, high]
+        limit = 2 * max(low, 1) if len(pair) < 2 else MOST
+        if len(pair) == 2:
+            slope = (self._value(name, pair[1]) - self._value(name, pair[0])) / (pair[1] - pair[0])
+            if slope > 0:
+                limit = int(pair[0] + (self.limit_bytes - self._value(name, pair[0])) / slope)
+        return min(max(low + 1, limit), MOST if high is None else high - 1)
+
+    def _fill(self) -> Search:
+        """Rows up to the first that fits no allocator, if they are few."""
+        last = self.best + 1
+        if last <= LISTED:
+            for batch in range(1, last + 1):
+                yield from self.row(batch)
+        if last in self.rows:
+            self.rows = {batch: each for batch, each in sorted(self.rows.items()) if batch <= last}
