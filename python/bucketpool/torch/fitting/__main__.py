@@ -70,8 +70,6 @@ def _changes(options: Dict[str, Any], gpu: Any) -> List[Any]:
     if sharded and options.get("dp", 1) > 1:
         dp = 2 * options["dp"]
         found.append((f"shards on {dp} ranks", f"--dp {dp}", {"dp": dp}))
-    if sharded and options.get("reduce_dtype", "fp32") == "fp32":
-        found.append(("gradients reduced in bf16", "--reduce-dtype bf16", {"reduce_dtype": "bf16"}))
     if sharded and options.get("reshard") is False:
         found.append(("parameters gathered again in backward", "without --no-reshard", {"reshard": True}))
     return [Change(what, option, _program({**options, **change}, gpu)) for what, option, change in found]

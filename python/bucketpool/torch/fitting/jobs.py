@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions in forked processes, several at a time, and searches that wait for them."""
+"""Functions in forked processes, several at a time, and searches that wait for them.
+
+Recordings take a core each, and a process can make one at a time. Forks need nothing of the functions but that they return
+what pickle knows.
+"""
 
 import os
 import pickle
@@ -36,12 +40,16 @@ class Job:
             try:
                 os.close(self._pipe)
                 with os.fdopen(writes, "wb") as file:
-                    file.write(_answer(self._function))
+                    file.write(pickle.dumps(_called(self._function), protocol=4))
                 status = 0
             finally:
                 os._exit(status)
         os.close(writes)
         return self._pipe
+
+    def run(self) -> None:
+        """In this process."""
+        self._result, self.ended = _called(self._function), True
 
     def receive(self) -> bool:
         """Reads what is there; True at the end."""
@@ -75,24 +83,43 @@ class Job:
         return self._result
 
 
-def _answer(function: Callable[[], Any]) -> bytes:
+def _called(function: Callable[[], Any]) -> Any:
+    """Its result, or an error that a process can send."""
     try:
-        return pickle.dumps(function(), protocol=4)
+        return function()
     except Error as error:
-        return pickle.dumps(error)
-    except Exception as error:  # the program's own: its traceback is in this process alone
+        return error
+    except Exception as error:  # the program's own: its traceback is known here alone
         traceback.print_exc()
-        return pickle.dumps(Unsupported(f"{type(error).__name__}: {error}"))
+        return Unsupported(f"{type(error).__name__}: {error}")
+
+
+def _can_fork() -> bool:
+    """False: PyTorch has begun threads of autograd in this process, and refuses backward in its forks."""
+    import torch
+    process = os.fork()
+    if process == 0:
+        status = 1
+        try:
+            torch.ones(1, requires_grad=True).sum().backward()
+            status = 0
+        except RuntimeError:
+            pass
+        finally:
+            os._exit(status)
+    return os.waitpid(process, 0)[1] == 0
 
 
 class Jobs:
-    """At most `limit` processes. progress(what, done, total) is called when a job begins."""
+    """At most `limit` processes; where PyTorch cannot be forked, jobs run one after the other in this process.
+    progress(what, done, total) is called when a job begins.
+    """
 
     def __init__(self, limit: int, progress: Optional[Callable[[str, int, int], None]] = None) -> None:
         self._limit, self._progress = max(1, limit), progress
         self._waiting: List[Job] = []
         self._running: Dict[int, Job] = {}
-        self._done = 0
+        self._done, self._forks = 0, _can_fork()
 
     def submit(self, what: str, function: Callable[[], Any]) -> Job:
         job = Job(what, function)
@@ -131,9 +158,13 @@ class Jobs:
     def _step(self) -> None:
         while self._waiting and len(self._running) < self._limit:
             job = self._waiting.pop(0)
-            self._running[job.start()] = job
             if self._progress is not None:
-                self._progress(job.what, self._done, self._done + len(self._running) + len(self._waiting))
+                self._progress(job.what, self._done, self._done + len(self._running) + len(self._waiting) + 1)
+            if not self._forks:
+                job.run()
+                self._done += 1
+                return
+            self._running[job.start()] = job
         ready, _, _ = select.select(list(self._running), [], [])
         for each in ready:
             if self._running[each].receive():

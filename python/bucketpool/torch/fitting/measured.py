@@ -11,11 +11,11 @@ from ...__main__ import command_path
 from ...errors import InternalError, Unsupported
 from .. import trace
 from ..trace import Recording
+from .scaling import repeated, repeats
 
 __all__ = ["ALLOCATORS", "Amounts", "Measured", "Program", "Totals", "command", "measure", "record", "traced"]
 
 ALLOCATORS = ("default", "expandable", "served")
-STEPS = 2  # the first makes the optimizer's state
 
 
 class Program:
@@ -56,16 +56,17 @@ class Amounts(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """recordings: of each routing."""
+    """recordings: of each routing; repeats_itself: their second step follows from the first."""
 
     recordings: Tuple[Recording, ...]
     amounts: Amounts
     notes: Tuple[str, ...]
     parameters: int
+    repeats_itself: bool
 
 
-def record(program: Program, batch: int, routing: str = "") -> Recording:
-    """The recording of the first steps."""
+def record(program: Program, batch: int, routing: str = "", steps: int = 2) -> Recording:
+    """The recording of the first steps, of which the very first makes the optimizer's state."""
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
     if program.ranks > 1:
@@ -76,7 +77,7 @@ def record(program: Program, batch: int, routing: str = "") -> Recording:
             training.routing = routing
         with trace.record(device="cuda", capability=program.capability, frames=0, **program.hooks) as recorded:
             built = training.build()
-            for _ in range(STEPS):
+            for _ in range(steps):
                 recorded.step()
                 training.step(built, batch)
         return recorded
@@ -116,10 +117,16 @@ def _evaluated(recording: Recording, keep: Optional[str]) -> Dict[str, Any]:
     return devices[0]
 
 
-def traced(program: Program, batch: int) -> Measured:
-    """Records and measures; for a process of its own."""
-    recordings = tuple(record(program, batch, routing) for routing in program.routings)
+def traced(program: Program, batch: int, repeats_itself: bool = False) -> Measured:
+    """Records two steps and measures; for a process of its own. repeats_itself: the second step follows from the first."""
+    recordings = tuple(_recorded(program, batch, routing, repeats_itself) for routing in program.routings)
     notes = dict.fromkeys(getattr(program.training, "notes", []))
     for recorded in recordings:
         notes.update(dict.fromkeys(note for note in recorded.notes if not note.startswith("stream ")))
-    return Measured(recordings, measure(recordings), tuple(notes), int(getattr(program.training, "parameters", 0)))
+    return Measured(recordings, measure(recordings), tuple(notes), int(getattr(program.training, "parameters", 0)),
+                    all(map(repeats, recordings)))
+
+
+def _recorded(program: Program, batch: int, routing: str, repeats_itself: bool) -> Recording:
+    made = repeated(record(program, batch, routing, steps=1)) if repeats_itself else None
+    return made if made is not None else record(program, batch, routing)

@@ -1,15 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recordings of other micro-batches, from two that were traced.
+"""Recordings that follow from others: of a further step, and of other micro-batches.
 
-A step makes the same allocations for each micro-batch, and their sizes are linear in it, where no kernel changes its way:
-then two recordings determine all others. Whether they do is checked by a third one (same()).
+A steady step is the first one without what the first one leaves behind, the optimizer's state. And a step makes the same
+allocations for each micro-batch, with sizes that are linear in it, where no kernel changes its way: then two recordings
+determine all others. Neither is taken for granted: repeats() and same() check them on recordings that were traced.
 """
 
 from typing import Dict, List, Optional, Set, Tuple
 
 from ..trace.recording import Block, Recording
 
-__all__ = ["Scaling", "same"]
+__all__ = ["Scaling", "repeated", "repeats", "same"]
+
+
+class _Copy:
+    """A recording in the making, of the events of another one."""
+
+    def __init__(self, old: Recording) -> None:
+        self.old, self.new = old, Recording(old.device)
+        self.new.notes, self.new._stacks = list(old.notes), dict(old._stacks)
+        self._stacks = list(old._stacks)
+        self._made: Dict[int, Block] = {}  # by address in the old one
+
+    def event(self, number: int, size: Optional[int] = None) -> None:
+        """Adds an event of the old recording; size: of an allocation, if not the old one."""
+        action, block, stack, self.new._metadata = self.old._events[number]
+        if block is None:
+            self.new._empty_cache(self._stacks[stack])
+        elif action == "alloc":
+            self._made[block.address] = self.new._allocate(block.bytes if size is None else size, block.stream,
+                                                           self._stacks[block.stack], block.origin, block.kind)
+        elif action == "free_requested":
+            self.new._free(self._made.pop(block.address))
+
+    def marks(self, begin: int, end: int, places: List[int]) -> None:
+        """Adds annotations at events from begin to end. places: of the events in the new recording, by number - begin."""
+        for at, stage, name in self.old._annotations:
+            if begin <= at <= end and not name.startswith("ProfilerStep#"):
+                self.new._annotations.append((places[at - begin], stage, name))
 
 
 class Scaling:
@@ -28,30 +56,64 @@ class Scaling:
 
     def at(self, batch: int) -> Optional[Recording]:
         """The recording of a micro-batch. None: a size would be negative."""
-        old, distance = self._recording, batch - self._batch
-        new = Recording(old.device)
-        new.notes, new._steps, new._annotations = list(old.notes), list(old._steps), list(old._annotations)
-        new._stacks = dict(old._stacks)
-        stacks = list(old._stacks)
-        made: Dict[int, Block] = {}  # by address in the old one
-        slopes = iter(self._slopes)
-        for action, block, stack, metadata in old._events:
-            new._metadata = metadata
-            if block is None:
-                new._empty_cache(stacks[stack])
-            elif action == "alloc":
-                size = block.bytes + distance * next(slopes)
+        copy, slopes = _Copy(self._recording), iter(self._slopes)
+        for number, (action, block, _, _) in enumerate(self._recording._events):
+            size = None
+            if action == "alloc" and block is not None:
+                size = block.bytes + (batch - self._batch) * next(slopes)
                 if size < 0:
                     return None
-                made[block.address] = new._allocate(size, block.stream, stacks[block.stack], block.origin, block.kind)
-            elif action == "free_requested":
-                new._free(made.pop(block.address))
-        return new
+            copy.event(number, size)
+        copy.new._steps, copy.new._annotations = list(self._recording._steps), list(self._recording._annotations)
+        return copy.new
+
+
+def repeated(recording: Recording) -> Optional[Recording]:
+    """A recording of one step, with a second one: the first without the allocations that it leaves behind.
+    None: the first frees what was made before it, so that a second one would free something else.
+    """
+    events, begin = recording._events, recording._steps[0]
+    end = recording._steps[1] if len(recording._steps) > 1 else len(events)
+    left: Set[int] = set()  # addresses of blocks of the step that are live
+    for action, block, _, _ in events[begin:end]:
+        if block is not None and action == "alloc":
+            left.add(block.address)
+        elif block is not None and action == "free_requested":
+            if block.address not in left:
+                return None
+            left.remove(block.address)
+    copy, places = _Copy(recording), list(range(begin, end + 1))
+    for number in range(end):
+        copy.event(number)
+    copy.new._annotations = [each for each in recording._annotations if each[0] < begin]
+    for _ in range(2):
+        if copy.new._steps:
+            places = []
+            for number in range(begin, end):
+                places.append(len(copy.new._events))
+                block = events[number][1]
+                if block is None or block.address not in left:
+                    copy.event(number)
+            places.append(len(copy.new._events))
+        copy.new._annotations.append((places[0], "START", f"ProfilerStep#{len(copy.new._steps)}"))
+        copy.marks(begin, end, places)
+        copy.new._annotations.append((places[-1], "END", f"ProfilerStep#{len(copy.new._steps)}"))
+        copy.new._steps.append(places[0])
+    return copy.new
+
+
+def repeats(recording: Recording) -> bool:
+    """The second of two recorded steps is what repeated() makes of the first."""
+    made = repeated(recording)
+    return made is not None and same(made, recording)
 
 
 def same(recording: Recording, other: Recording) -> bool:
-    """The recordings have the same events with the same sizes."""
-    return _alike(recording, other) and all(a.bytes == b.bytes for a, b in zip(_blocks(recording), _blocks(other)))
+    """The recordings have the same events with the same sizes; operators may differ: FSDP allocates gathered parameters with
+    another one when it does so again.
+    """
+    return (_alike(recording, other, any_operator=True)
+            and all(a.bytes == b.bytes for a, b in zip(_blocks(recording), _blocks(other))))
 
 
 def _blocks(recording: Recording) -> List[Block]:
@@ -59,7 +121,7 @@ def _blocks(recording: Recording) -> List[Block]:
     return [block for action, block, _, _ in recording._events if action == "alloc" and block is not None]
 
 
-def _alike(first: Recording, second: Recording) -> bool:
+def _alike(first: Recording, second: Recording, any_operator: bool = False) -> bool:
     """The events are the same but for sizes, and for the order of frees that follow each other: PyTorch frees the casts of
     autocast in the order of their addresses.
     """
@@ -73,7 +135,9 @@ def _alike(first: Recording, second: Recording) -> bool:
         if a is None or b is None:
             continue
         if action == "alloc":
-            if (a.stream, a.origin, a.kind) != (b.stream, b.origin, b.kind):
+            if (a.stream, a.kind) != (b.stream, b.kind) or a.origin[:2] != b.origin[:2]:
+                return False
+            if a.origin != b.origin and not any_operator:
                 return False
             numbers[0][a.address] = numbers[1][b.address] = number
         elif action == "free_requested":

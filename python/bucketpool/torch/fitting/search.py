@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the largest micro-batches that fit: two are traced, others scaled, and the edge is traced again."""
 
+import functools
 from typing import Dict, List, Optional, Tuple
 
 from ..trace import Recording
@@ -28,7 +29,8 @@ class Table:
         self.largest: Dict[str, int] = {}
         self.is_scaled = False
         self._jobs = jobs
-        self._scalings: Tuple[Scaling, ...] = ()
+        self._scalings: Tuple[Scaling, ...] = ()  # of each routing, from micro-batch _first on
+        self._first = 1
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
@@ -38,22 +40,21 @@ class Table:
         self.largest = {name: batch if self._fits(name, batch) else 0 for name in ALLOCATORS}
 
     def search(self) -> Search:
-        """All columns' edges."""
-        yield from self._trace(1, 2)
-        if self.fits_any(2):
-            self._scale(1, 2)
-            if not self._scalings:
+        """Finds the edge of each allocator."""
+        yield from self._trace(1)
+        if self.fits_any(1):
+            yield from self._trace(2, *([3] if self._expected(3) <= self.limit_bytes else []))
+            if self.fits_any(2):
                 yield from self._trace(3)
-                self._scale(2, 3)
+            self._scale()
         yield from self._edges()
-        best = self.best
-        if self._scalings and self._other_rows() and best not in self.traced:
-            yield from self._trace(best if best > 0 else 1)
+        if self._other_rows() and self.best > 0:
+            yield from self._trace(self.best)
         if self._scalings and not self._confirmed():
             self._scalings, self.rows = (), {batch: each.amounts for batch, each in self.traced.items()}
             yield from self._edges()
-        self.is_scaled = bool(self._other_rows())
         yield from self._fill()
+        self.is_scaled = bool(self._other_rows())
 
     def row(self, batch: int) -> Search:
         """Makes the row of a micro-batch."""
@@ -88,10 +89,13 @@ class Table:
         return f"micro-batch {batch}{f', checkpointing {name}' if name else ''}"
 
     def _trace(self, *batches: int) -> Search:
-        jobs = [self._jobs.submit(f"{self._named(batch)}, traced", lambda batch=batch: traced(self.program, batch))
-                for batch in batches if batch not in self.traced]
+        """repeats_itself was checked on the first micro-batch that was traced."""
+        missing = [batch for batch in batches if batch not in self.traced]
+        known = bool(self.traced) and all(each.repeats_itself for each in self.traced.values())
+        jobs = [self._jobs.submit(f"{self._named(batch)}, traced", functools.partial(traced, self.program, batch, known))
+                for batch in missing]
         yield jobs
-        for batch, job in zip([each for each in batches if each not in self.traced], jobs):
+        for batch, job in zip(missing, jobs):
             found: Measured = job.result()
             self.traced[batch], self.rows[batch] = found, found.amounts
 
@@ -100,11 +104,20 @@ class Table:
 
     # ---- scaling -----------------------------------------------------------------------------------------------------
 
-    def _scale(self, first: int, second: int) -> None:
-        pairs = zip(self.traced[first].recordings, self.traced[second].recordings)
-        found = [Scaling.of(a, first, b) for a, b in pairs]
-        self._scalings = tuple(each for each in found if each is not None) if all(found) else ()
-        self._first = first
+    def _expected(self, batch: int) -> int:
+        """Live bytes at the peak, roughly: what outlives the first micro-batch's steps, and the rest so many times."""
+        first = self.traced[1].recordings[-1]
+        return first.live_rounded_bytes + batch * (first.peak_rounded_bytes - first.live_rounded_bytes)
+
+    def _scale(self) -> None:
+        """From micro-batches 1 and 2, or from 2 and 3: kernels treat a batch of one in other ways."""
+        for self._first in (1, 2):
+            if self._first + 1 in self.traced:
+                pairs = zip(self.traced[self._first].recordings, self.traced[self._first + 1].recordings)
+                found = [Scaling.of(a, self._first, b) for a, b in pairs]
+                if all(found):
+                    self._scalings = tuple(each for each in found if each is not None)
+                    return
 
     def _at(self, batch: int) -> Optional[Tuple[Recording, ...]]:
         if not self._scalings or batch < self._first:
@@ -155,7 +168,7 @@ class Table:
     def _fill(self) -> Search:
         """Rows up to the first that fits no allocator, if they are few."""
         last = self.best + 1
-        if last <= LISTED:
+        if last <= LISTED and (self._scalings or last <= 3):
             for batch in range(1, last + 1):
                 yield from self.row(batch)
         if last in self.rows:
