@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory that CUDA kernels of PyTorch take beside their outputs, and the choice of an attention kernel.
 
-Sources, of PyTorch 2.11: aten/src/ATen/cuda/CublasHandlePool.cpp (workspaces), native/transformers/cuda/sdp_utils.cpp
-(choice), native/transformers/cuda/flash_attn/flash_api.cpp and native/transformers/cuda/attention_backward.cu
-(temporaries), native/cuda/layer_norm_kernel.cu, native/cuda/Embedding.cu.
+Sources, of PyTorch 2.11: aten/src/ATen/cuda/CublasHandlePool.cpp (workspaces), native/cuda/Blas.cpp (products of
+cuBLASLt), native/transformers/cuda/sdp_utils.cpp (choice), native/transformers/cuda/flash_attn/flash_api.cpp and
+native/transformers/cuda/attention_backward.cu (temporaries), native/cuda/layer_norm_kernel.cu,
+native/cuda/Embedding.cu.
 """
 
 import os
@@ -12,7 +13,8 @@ from typing import Any, Callable, Dict, List, Tuple
 
 import torch
 
-__all__ = ["ATTENTION", "LEFT_OUT", "MULTIPROCESSORS", "PRODUCTS", "TEMPORARIES", "attention_kernel", "workspace_bytes"]
+__all__ = ["ATTENTION", "LEFT_OUT", "MULTIPROCESSORS", "PRODUCTS", "TEMPORARIES", "attention_kernel",
+           "lt_workspace_bytes", "uses_lt", "workspace_bytes"]
 
 aten = torch.ops.aten
 
@@ -23,17 +25,40 @@ ATTENTION = ("auto", "flash", "efficient", "math")
 PRODUCTS = frozenset(getattr(getattr(aten, name), overload) for name, overload in (
     ("mm", "default"), ("mm", "out"), ("addmm", "default"), ("addmm", "out"), ("bmm", "default"), ("bmm", "out"),
     ("baddbmm", "default"), ("baddbmm", "out"), ("addmv", "default"), ("mv", "default"), ("dot", "default"),
-    ("_scaled_mm", "default"), ("_addmm_activation", "default")))
+    ("_scaled_mm", "default"), ("_int_mm", "default"), ("_addmm_activation", "default")))
+_BIASED = frozenset((aten.addmm.default, aten.addmm.out, aten._addmm_activation.default))
+_ALWAYS_LT = frozenset((aten._scaled_mm.default, aten._int_mm.default))
 
 
 def workspace_bytes(capability: Tuple[int, int]) -> int:
     """Bytes of cuBLAS's workspace for each handle and stream: CUBLAS_WORKSPACE_CONFIG (pairs of KiB and count), or
-    32 MiB on Hopper and later, else 2 * 4096 KiB + 8 * 16 KiB. cuBLASLt uses the same memory.
+    32 MiB on Hopper, else 2 * 4096 KiB + 8 * 16 KiB.
     """
     pairs = re.findall(r":([0-9]+):([0-9]+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
     if pairs:
         return sum(int(size) * int(count) for size, count in pairs) << 10
-    return 32 << 20 if capability[0] >= 9 else (2 * 4096 + 8 * 16) << 10
+    return 32 << 20 if tuple(capability) == (9, 0) else (2 * 4096 + 8 * 16) << 10
+
+
+def lt_workspace_bytes(capability: Tuple[int, int]) -> int:
+    """Bytes of cuBLASLt's workspace for each handle and stream, beside cuBLAS's: CUBLASLT_WORKSPACE_SIZE in KiB, 1 MiB
+    without it; at most cuBLAS's, unless TORCH_CUBLASLT_UNIFIED_WORKSPACE is 0. 0: it is 1, and the memory is cuBLAS's.
+    """
+    unified = os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE")
+    found = re.match(r"\s*[0-9]+", os.environ.get("CUBLASLT_WORKSPACE_SIZE", ""))
+    size = int(found.group()) << 10 if found else 1 << 20
+    return 0 if unified == "1" else size if unified == "0" else min(size, workspace_bytes(capability))
+
+
+def uses_lt(func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
+    """The product runs in cuBLASLt: fp8, int8, and those that add a bias (isInputCompliesAddmmCudaLt)."""
+    if func not in _BIASED:
+        return func in _ALWAYS_LT
+    bias, left, right = args[:3]
+    return (kwargs.get("beta", 1) == 1 and os.environ.get("DISABLE_ADDMM_CUDA_LT") != "1"
+            and sum(each != 1 for each in bias.shape) <= 1 and bias.is_contiguous()
+            and bias.shape[-1:] == right.shape[1:] and left.dtype.is_floating_point
+            and min(*left.shape, *right.shape) > 1)
 
 
 def attention_kernel(query: Any, key: Any, value: Any, mask: Any, wanted: str) -> str:

@@ -104,7 +104,7 @@ class _Storages:
         self._blocks: Dict[int, Tuple[Any, Any]] = {}  # by address of the storage: weak reference, block or None
         self.kinds, self.values = Kinds(self._blocks), Values()
         self.modules, self.streams = Modules(self.kinds), Streams(recording)
-        self._workspaces: Dict[int, Any] = {}  # of streams
+        self._workspaces: Dict[Tuple[str, int, bool], Any] = {}  # by library, stream, thread
 
     def outputs(self, operator: str, tensors: List[Any]) -> None:
         """Storages that an operator returned: new ones, and those that it resized."""
@@ -196,12 +196,15 @@ class _Storages:
         for block in blocks:
             self.recording._free(block)
 
-    def workspace(self) -> None:
-        """Allocates the workspace of the current stream, which stays."""
-        number = self.streams.current.number
-        if number not in self._workspaces:
-            self._workspaces[number] = self.allocate("cuBLAS workspace",
-                                                     kernels.workspace_bytes(self.options.capability), WORKSPACE)
+    def workspace(self, lt: bool) -> None:
+        """Allocates the workspaces of the current stream and thread, which stay. Handles of cuBLAS are per thread, and
+        on a GPU backward runs in autograd's. cuBLASLt's handle is cuBLAS's.
+        """
+        for library, size in (("cuBLAS", kernels.workspace_bytes), ("cuBLASLt", kernels.lt_workspace_bytes)):
+            key = library, self.streams.current.number, torch._C._current_graph_task_id() != -1
+            if key not in self._workspaces and (lt or library == "cuBLAS"):
+                found = size(self.options.capability)
+                self._workspaces[key] = self.allocate(f"{library} workspace", found, WORKSPACE) if found else None
 
     def _frames(self, operator: str, module: str, phase: str) -> Tuple[Frame, ...]:
         """The operator with its module first, then frames of Python, innermost first."""
@@ -347,17 +350,17 @@ class _Operators(_DispatchMode):
             name = self._name(func)
             self._storages.outputs(name, tensors)
             if self._cuda:
-                self._hidden(func, name, args)
+                self._hidden(func, name, args, kwargs)
             if name.startswith(_COLLECTIVES):
                 self._kinds.collective(name, args, result)
             elif func in _ACCUMULATES and self._storages.modules.accumulates():
                 self._kinds.mark(GRADIENTS, tensors)
         return result
 
-    def _hidden(self, func: Any, name: str, args: Tuple[Any, ...]) -> None:
+    def _hidden(self, func: Any, name: str, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> None:
         """Memory that the kernel takes beside the operator's results."""
         if func in kernels.PRODUCTS:
-            self._storages.workspace()
+            self._storages.workspace(kernels.uses_lt(func, args, kwargs))
         temporary = kernels.TEMPORARIES.get(func)
         if temporary is not None:
             self._storages.temporaries(name + " (temporary)", temporary(args))

@@ -90,11 +90,11 @@ def test_fsdp2(on_meta):
             persistent = collections.Counter()
             for each in recorded.live():
                 persistent[each.op] += each.bytes
-            # shards; two moments of AdamW; the workspace; tokens
+            # shards; two moments of AdamW; workspaces of this thread and of autograd's; tokens
             assert optimizer.state and persistent["aten::zeros_like"] == 2 * 4 * local
             assert persistent["aten::empty_like" if on_meta else "aten::new_zeros"] >= 4 * local
-            assert persistent["cuBLAS workspace"] == 32 << 20
-            assert sum(persistent.values()) < (32 << 20) + 13 * 4 * local
+            assert persistent["cuBLAS workspace"] == 64 << 20
+            assert sum(persistent.values()) < (65 << 20) + 13 * 4 * local
         snapshot = recorded.snapshot()
         checked(snapshot)
         recordings[reshard] = recorded
@@ -131,7 +131,7 @@ def test_fsdp2_kinds(microbatches):
                 assert sizes["parameters"] == sizes["gradients"] == shards
             optimizer.step()
             optimizer.zero_grad()
-        assert kinds(recorded.live()) == {"parameters": shards, "optimizer state": 2 * shards, "workspace": 32 << 20}
+        assert kinds(recorded.live()) == {"parameters": shards, "optimizer state": 2 * shards, "workspace": 64 << 20}
     live, most = collections.Counter(), collections.Counter()
     known = {}
     snapshot = recorded.snapshot()
