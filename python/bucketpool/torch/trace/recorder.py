@@ -65,7 +65,21 @@ _DispatchMode: Any = TorchDispatchMode
 
 
 class _Fake(_FakeMode):
-    """Fake tensors that never start CUDA, also while torch.cuda says that there is a GPU."""
+    """Fake tensors that never start CUDA, also while torch.cuda says that there is a GPU.
+
+    depth: blocks that entered this mode. In a second one PyTorch asks for shapes (DTensor, of its operators on whole
+    tensors), which takes no memory on a GPU either.
+    """
+
+    depth = 0
+
+    def __enter__(self) -> Any:
+        self.depth += 1
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.depth -= 1
+        super().__exit__(*error)
 
     @property
     def avoid_device_init(self) -> bool:
@@ -318,9 +332,9 @@ class _Operators(_DispatchMode):
 
     supports_higher_order_operators = True  # to refuse them in one sentence
 
-    def __init__(self, storages: _Storages, functions: _Functions) -> None:
+    def __init__(self, storages: _Storages, functions: _Functions, fakes: _Fake) -> None:
         super().__init__()
-        self._storages, self._functions = storages, functions
+        self._storages, self._functions, self._fakes = storages, functions, fakes
         self._options, self._recording = storages.options, storages.recording
         self._cuda = self._options.device.type == "cuda"
         self._callers = emulation.Callers() if self._cuda else None
@@ -341,6 +355,8 @@ class _Operators(_DispatchMode):
             kwargs["pin_memory"] = False
         if kwargs.get("generator") is not None and torch.device(kwargs.get("device") or "cpu").type == "cuda":
             kwargs["generator"] = None
+        if self._fakes.depth > 1:
+            return func(*args, **kwargs)
         if func in _METADATA_ONLY and isinstance(args[0], FakeTensor):
             return self._storages.item(args[0]) if func is not aten.is_pinned.default else False
         result = self._run(func, args, kwargs)
@@ -482,7 +498,8 @@ def _type_name(kind: Any) -> str:
 def recorded(recording: Recording, options: Options) -> Iterator[None]:
     storages = _Storages(recording, options)
     functions = _Functions(storages)
-    operators = _Operators(storages, functions)
+    fakes = _Fake(allow_non_fake_inputs=True)
+    operators = _Operators(storages, functions, fakes)
     resize, data_ptr = torch.UntypedStorage.resize_, torch.UntypedStorage.data_ptr
     parameter = torch.nn.Parameter.__new__
 
@@ -519,7 +536,6 @@ def recorded(recording: Recording, options: Options) -> Iterator[None]:
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
         stack.callback(storages.forget)
         stack.callback(recording._finish)
-        fakes = _Fake(allow_non_fake_inputs=True)
         stack.enter_context(emulation.patched(places))
         stack.callback(storages.modules.stop)
         storages.modules.start()

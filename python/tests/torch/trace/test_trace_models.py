@@ -112,6 +112,24 @@ def test_fsdp2(on_meta):
     assert recordings[True].peak_bytes < recordings[False].peak_bytes
 
 
+def test_shapes_of_dtensor():
+    """DTensor runs an operator on whole tensors, of which it wants the shapes: they take no memory on a GPU, and the
+    first recording of a process is like the second, for which PyTorch has cached the shapes."""
+    events = []
+    for _ in range(2):
+        with fake_group(8), trace.record(device="cuda") as recorded:
+            with torch.device("meta"):
+                net = torch.nn.Linear(1048, 1096, bias=False)
+            fully_shard(net, mesh=init_device_mesh("cuda", (8, )))
+            net.to_empty(device="cuda")
+            with torch.no_grad():
+                net.weight.mul(2)
+            assert recorded.peak_bytes == 2 * 4 * 1048 * 1096 // 8
+            assert kinds(recorded.live()) == {"parameters": recorded.peak_bytes // 2}
+        events.append([event["size"] for event in recorded.snapshot()["device_traces"][0]])
+    assert events[0] == events[1] and len(events[0]) == 4  # two allocations; one is freed
+
+
 @pytest.mark.parametrize("microbatches", [1, 2])
 def test_fsdp2_kinds(microbatches):
     """Shards and gathered parameters, sharded gradients, optimizer state, and buffers of collectives."""
