@@ -106,8 +106,8 @@ class Training:
         if self.runtime != "fsdp2" and self.weights == torch.bfloat16 and self.param_dtype == torch.float32:
             raise InvalidArgument(f"runtime {self.runtime}: weights in bf16 are used in bf16; pass weights fp32 to "
                                   "compute in fp32")
-        if self.runtime == "ddp" or self.tp > 1 or self.ep > 1:
-            raise Unsupported("ddp, tp and ep are not here yet")
+        if self.tp > 1 or self.ep > 1:
+            raise Unsupported("tp and ep are not here yet")
         longest = getattr(self.config, "max_position_embeddings", None)
         if longest and self.sequence > longest:
             self.notes.append(f"sequence: {self.sequence} tokens are more than the {longest} positions of the model")
@@ -136,6 +136,9 @@ class Training:
             losses.returns_logprobs(model)
         if self.runtime == "fsdp2":
             self.shard(model)
+        elif self.runtime == "ddp":
+            model = torch.nn.parallel.DistributedDataParallel(model)
+            self.notes.append("ddp: buckets of 25 MiB beside the gradients, as DistributedDataParallel makes them")
         return SimpleNamespace(model=model, optimizer=OPTIMIZERS[self.optimizer](model.parameters()))
 
     def shard(self, model: Any) -> None:

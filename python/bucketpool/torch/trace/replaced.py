@@ -15,6 +15,7 @@ from torch.utils.data import dataloader
 from torch.utils.data._utils import pin_memory, worker
 
 from ...errors import Unsupported
+from . import ddp
 from .kinds import inner_tensors
 from .recording import Recording
 
@@ -49,7 +50,7 @@ def explained() -> Iterator[None]:
 def replaced(storages: Any) -> List[Tuple[Any, str, Any]]:
     """Replacements of attributes, for emulation.patched()."""
     return [(torch.utils, "swap_tensors", _converted), *_annotated(storages.recording), *_eager(storages.recording),
-            *_files(storages), *_left_out()]
+            *_files(storages), *_left_out(), *ddp.replaced(storages.kinds.mark)]
 
 
 def _converted(parameter: Any, converted: Any, swap: Callable[[Any, Any], None] = torch.utils.swap_tensors) -> None:
@@ -132,16 +133,11 @@ def _left_out() -> List[Tuple[Any, str, Any]]:
         raise Unsupported(f"{getattr(self, '__name__', 'a kernel')}: a kernel of Triton, which needs a GPU; choose an "
                           "implementation in PyTorch's operators while you record")
 
-    def reduced(*_: Any, **__: Any) -> None:
-        raise Unsupported("DistributedDataParallel: its reducer needs a GPU; record the module without it (it adds "
-                          "buckets as large as the gradients, or none with gradient_as_bucket_view=True)")
-
     def lazy(*_: Any, **__: Any) -> None:
         raise Unsupported("lazy modules: PyTorch cannot make them on fake tensors; give the sizes of inputs")
 
     places: List[Tuple[Any, str, Any]] = [
         (torch.autograd.profiler.profile, "__init__", profiled),
-        (torch.nn.parallel.DistributedDataParallel, "__init__", reduced),
         (torch.nn.parameter.UninitializedParameter, "__new__", staticmethod(lazy)),
         (torch.nn.parameter.UninitializedBuffer, "__new__", staticmethod(lazy))]
     for module, kind in (("triton.runtime.jit", "JITFunction"), ("triton.runtime.autotuner", "Autotuner")):

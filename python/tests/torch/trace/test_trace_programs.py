@@ -432,7 +432,6 @@ REFUSED = {  # program, part of the sentence
     "data_ptr": (lambda: torch.empty(1 << 20).data_ptr(), "this tensor of 1048576 elements has no memory"),
     "element": (lambda: on(4).storage()[0], "test_trace_programs.py:[0-9]+: PyTorch asks for a GPU here"),
     "lazy": (lambda: nn.LazyLinear(4, device="cuda"), "lazy modules: .*; give the sizes of inputs"),
-    "ddp": (lambda: nn.parallel.DistributedDataParallel(net()), "record the module without it"),
     "allocator": (lambda: torch.cuda.CUDAPluggableAllocator("a", "b", "c"), "torch.cuda.CUDAPluggableAllocator: not"),
     "nvml": (lambda: torch.cuda.utilization(), "torch.cuda.utilization: not possible without a GPU"),
     "mask": (lambda: on(4)[on(4) > 0], "aten::index: the size of its result depends on values"),
