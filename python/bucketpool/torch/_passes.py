@@ -27,6 +27,8 @@ Temperature = Union[float, torch.Tensor]
 IGNORED = _abi.BP_LOGPROB_IGNORED  # -100, also PyTorch's default
 OUTSIDE = {"error": _abi.BP_TARGETS_ERROR, "check": _abi.BP_TARGETS_ERROR, "mask": _abi.BP_TARGETS_MASK}
 
+GRANULARITY = 2 << 20  # of a GPU's physical memory
+
 _library: Any = torch.library
 OPERATORS: Any = _library.Library("bucketpool", "FRAGMENT")
 _TAGS = tuple(
@@ -424,15 +426,30 @@ def group_of(name: str) -> Optional[dist.ProcessGroup]:
     return registry._resolve_process_group(name) if name else None
 
 
+# Memory that operators take beside their results, for recordings of memory: from the arguments, the bytes of tensors that
+# a call frees again, and those of each client's workspaces, which stay and are not of PyTorch's allocator, by a key.
+Memory = Tuple[List[int], Dict[Hashable, int]]
+MEMORY: Dict[Any, Callable[..., Memory]] = {}
+
+
 def define(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any], backward: Callable[..., Any],
-           setup_context: Optional[Callable[..., None]] = None) -> Any:
-    """Registers an operator of torch.ops.bucketpool, and returns it."""
+           setup_context: Optional[Callable[..., None]] = None, *, memory: Callable[..., Memory]) -> Any:
+    """Registers an operator of torch.ops.bucketpool, and returns it. memory: see MEMORY."""
     OPERATORS.define(f"{name}{schema}", tags=_TAGS)
     for kind in ("CPU", "CUDA"):
         OPERATORS.impl(name, run, kind)
     _library.register_fake(f"bucketpool::{name}", fake, lib=OPERATORS)
     _library.register_autograd(f"bucketpool::{name}", backward, setup_context=setup_context, lib=OPERATORS)
-    return getattr(torch.ops.bucketpool, name).default
+    operator: Any = getattr(torch.ops.bucketpool, name).default
+    MEMORY[operator] = memory
+    return operator
+
+
+def workspaces(sizes: List[int], tokens: int, targets: int, group: str) -> int:
+    """Bytes of a client's workspaces on a GPU: its own, and those of every client (base.c of the library)."""
+    ranks = group_of(group).size() if group else 0
+    partials = tokens * (16 + 4 * targets)
+    return sum(-(-each // GRANULARITY) * GRANULARITY for each in (*sizes, 8, partials if ranks else 0, partials * ranks))
 
 
 # The options of operators: how an operator takes them, and how Asked is made of them again.

@@ -24,6 +24,9 @@ DTYPES: Dict[torch.dtype, int] = {
 TORCH_DTYPES: Dict[int, torch.dtype] = {number: dtype for dtype, number in DTYPES.items()}
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
+_mode_of: Any = torch._C._get_dispatch_mode
+_FAKE: Any = torch._C._TorchDispatchModeKey.FAKE
+
 _lock = threading.RLock()
 _devices: Dict[Tuple[str, int], ctypes.c_void_p] = {}
 _streams: Dict[Tuple[int, int], ctypes.c_void_p] = {}
@@ -35,6 +38,7 @@ def device_of(device: torch.device) -> ctypes.c_void_p:
     """The library's device for tensors on `device`. Created on first use, kept until exit."""
     if device.type not in ("cpu", "cuda"):
         raise Unsupported(f"tensor on {device}: unsupported device; use cpu or cuda")
+    _refuse_fake("bucketpool")
     ordinal = 0 if device.type == "cpu" else device.index if device.index is not None else torch.cuda.current_device()
     with _lock:
         if (device.type, ordinal) not in _devices:
@@ -46,6 +50,13 @@ def device_of(device: torch.device) -> ctypes.c_void_p:
                 made_device = made(core().bp_device_create_cuda, ctypes.byref(config))
             _devices[device.type, ordinal] = made_device
         return _devices[device.type, ordinal]
+
+
+def _refuse_fake(what: str) -> None:
+    """Calls of the library read memory, which tensors of a FakeTensorMode lack."""
+    if _mode_of(_FAKE) is not None:
+        raise Unsupported(f"{what}: fake tensors have no values; of bucketpool, recordings and graphs take "
+                          "log-probabilities and entropies of logits and of hidden states")
 
 
 def stream_of(device: torch.device) -> Optional[ctypes.c_void_p]:
@@ -298,6 +309,7 @@ def local_shard(name: str, tensor: Any, dimension: int, group: Any) -> Tuple[Any
 
 def run(device: torch.device, function: Any, *arguments: Any) -> None:
     """Calls the library with torch's current stream of `device` as the last argument, and the GPU current."""
+    _refuse_fake(function.__name__)
     if device.type == "cpu":
         call(function, *arguments, None)
         return

@@ -17,7 +17,7 @@ Targets, ranks, streams and errors are as in bucketpool.torch.logprob.
 """
 
 import ctypes
-from typing import Any, Dict, Hashable, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Hashable, List, NamedTuple, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -28,10 +28,10 @@ from .._library import logprob as library
 from ..errors import InvalidArgument
 from . import _clients, _tensors
 from ._clients import size_class
-from ._passes import (ENTROPY, IGNORED, LOGPROB, LOGSUMEXP, MEAN_LOGPROB, SCHEMA, Agreed, Asked, Options, Outputs,
-                      Temperature, Tokens, agreed, define, fake_outputs, flag, for_operator, fresh, from_operator, group_of,
+from ._passes import (ENTROPY, IGNORED, LOGPROB, LOGSUMEXP, MEAN_LOGPROB, SCHEMA, Agreed, Asked, Memory, Options,
+                      Outputs, Temperature, Tokens, agreed, define, fake_outputs, flag, for_operator, fresh, from_operator, group_of,
                       most_targets, only_once, options_of, outputs_of, outputs_struct, ran, ran_forward, real_outputs,
-                      refuse_second, set_tokens, targets_of, through_operator, upstream, vocabulary, wanted)
+                      refuse_second, set_tokens, targets_of, through_operator, upstream, vocabulary, wanted, workspaces)
 from .comm import GroupComm, comm_of
 
 __all__ = ["FusedLinearChunkedDistributedLogprob", "FusedLinearLogprobEntropy", "TokenStatistics", "linear_logprobs",
@@ -391,15 +391,57 @@ def _operator_backward(ctx: Any, *grads: Maybe) -> Tuple[Maybe, ...]:
     return (*[gradient if needed else None for gradient, needed in zip(got, needs)], ) + (None, ) * 17
 
 
+_CUBLAS_BYTES = 32 << 20  # workspace of products (cublas.c of the library)
+
+
+def _workspaces(hidden: torch.Tensor, weight: torch.Tensor, target: Maybe, group: str, chunk: Any, dtype: torch.dtype,
+                sums: bool, gradient: bool) -> Dict[Hashable, int]:
+    """Of the head's client on a GPU (lm_head.c of the library)."""
+    tokens = size_class(hidden.shape[:-1].numel())
+    rows = min(_chunk(int(chunk or 0), hidden.shape[:-1]), tokens)
+    targets = most_targets(1 if target is None or target.shape == hidden.shape[:-1] else target.shape[-1])
+    piece, narrow = rows * weight.shape[0] * 4, min(rows, 1024) * weight.shape[1] * dtype.itemsize
+    sizes = [piece, piece if rows < tokens else 0, _CUBLAS_BYTES + narrow,
+             rows * weight.shape[1] * 4 if sums and gradient and group else 0]
+    key = "lm_head", *weight.shape, tokens, dtype, rows, targets, group, sums, gradient
+    return {key: workspaces(sizes, tokens, targets, group)}
+
+
+def _forward_memory(hidden: torch.Tensor, weight: torch.Tensor, bias: Maybe, target: Maybe, *given: Any) -> Memory:
+    """Operands in the dtype of products, if they have another one."""
+    group, chunk, partial, saves, dtype = given[4], given[7], *given[-3:]
+    return _converted(hidden, weight, dtype), _workspaces(hidden, weight, target, group, chunk, dtype, not partial, saves)
+
+
+def _backward_memory(*given: Any) -> Memory:
+    """Gradients in fp32, or in the dtype of products, before they are converted."""
+    hidden, weight, bias, target = given[4:8]
+    group, chunk, partial, dtype, needs_hidden, needs_weight, _ = given[14], given[17], *given[-5:]
+    temporary, narrowed = [], 0
+    for of, needed, kept in ((hidden, needs_hidden, (dtype, torch.float32)), (weight, needs_weight, (torch.float32, ))):
+        if needed and of.dtype not in kept:
+            temporary.append(4 * of.numel())
+            narrowed += of.numel() * of.element_size()
+    # converted operands end before gradients are narrowed, whose results are counted already
+    temporary.append(max(0, sum(_converted(hidden, weight, dtype)) - narrowed))
+    return temporary, _workspaces(hidden, weight, target, group, chunk, dtype, not partial, True)
+
+
+def _converted(hidden: torch.Tensor, weight: torch.Tensor, dtype: torch.dtype) -> List[int]:
+    return [each.numel() * dtype.itemsize for each in (hidden, weight)
+            if each.dtype != dtype or not _tensors.rows_fit(each)]
+
+
 _head_forward = define(
     "head_forward", "(Tensor hidden, Tensor weight, Tensor? bias, Tensor? target, Tensor? mask, Tensor? temperatures, "
     f"{SCHEMA}, bool partial, bool saves, ScalarType dtype) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    _run_forward, _fake_forward, _operator_backward, _setup_context)
+    _run_forward, _fake_forward, _operator_backward, _setup_context, memory=_forward_memory)
 _head_backward = define(
     "head_backward", "(Tensor? logprob_grad, Tensor? entropy_grad, Tensor? logsumexp_grad, Tensor? mean_logprob_grad, "
     "Tensor hidden, Tensor weight, Tensor? bias, Tensor? target, Tensor? mask, Tensor? temperatures, Tensor saved, "
     f"Tensor place, {SCHEMA}, bool partial, ScalarType dtype, bool needs_hidden, bool needs_weight, bool needs_bias) "
-    "-> (Tensor, Tensor, Tensor)", _run_backward, _fake_backward, refuse_second("backward of the fused head"))
+    "-> (Tensor, Tensor, Tensor)", _run_backward, _fake_backward, refuse_second("backward of the fused head"),
+    memory=_backward_memory)
 
 # ---- the functions of SkyRL ----------------------------------------------------------------------------------------
 

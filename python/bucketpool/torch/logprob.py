@@ -32,7 +32,7 @@ SkyRL and AReaL, and the rules of autograd.
 """
 
 import ctypes
-from typing import Any, Callable, Dict, Hashable, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Hashable, List, NamedTuple, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -43,10 +43,10 @@ from .._library import logprob as library
 from ..errors import InvalidArgument
 from . import _clients, _tensors
 from ._clients import free_clients, size_class
-from ._passes import (ENTROPY, IGNORED, LOGPROB, LOGSUMEXP, MEAN_LOGPROB, SCHEMA, Agreed, Asked, Options, Outputs,
-                      Temperature, Tokens, agreed, define, fake_outputs, flag, for_operator, fresh, from_operator, most_targets,
+from ._passes import (ENTROPY, IGNORED, LOGPROB, LOGSUMEXP, MEAN_LOGPROB, SCHEMA, Agreed, Asked, Memory, Options,
+                      Outputs, Temperature, Tokens, agreed, define, fake_outputs, flag, for_operator, fresh, from_operator, most_targets,
                       of_target, only_once, options_of, outputs_of, outputs_struct, ran, ran_forward, real_outputs, refuse_in_place,
-                      refuse_second, set_tokens, targets_of, through_operator, untraced, upstream, vocabulary, wanted)
+                      refuse_second, set_tokens, targets_of, through_operator, untraced, upstream, vocabulary, wanted, workspaces)
 from .comm import GroupComm, comm_of, known_comms
 from .lm_head import (FusedLinearChunkedDistributedLogprob, TokenStatistics, linear_logprobs,
                       linear_logprobs_and_entropy, linear_token_statistics)
@@ -300,15 +300,33 @@ def _operator_backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Option
     return (gradient, ) + (None, ) * 17
 
 
+def _forward_memory(logits: torch.Tensor, target: Maybe, *given: Any) -> Memory:
+    """Logits that are no rows are copied."""
+    count, columns, group = logits.shape[:-1].numel(), logits.shape[-1], given[4]
+    most = most_targets(1 if target is None or target.shape == logits.shape[:-1] else target.shape[-1])
+    return _copy(logits), {("logprob", size_class(count), columns, most, group): workspaces(
+        [], size_class(count), most, group)}
+
+
+def _backward_memory(*given: Any) -> Memory:
+    """Backward communicates nothing: by a client of this process alone."""
+    return _forward_memory(given[4], given[5], *given[6:8], "", 0, "")
+
+
+def _copy(logits: torch.Tensor) -> List[int]:
+    return [] if _tensors.rows_fit(logits) else [logits.numel() * logits.element_size()]
+
+
 _logits_forward = define(
     "logits_forward", f"(Tensor logits, Tensor? target, Tensor? mask, Tensor? temperatures, {SCHEMA}, "
     "bool saves, bool exact, bool in_place) -> "
-    "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)", _run_forward, _fake_forward, _operator_backward, _setup_context)
+    "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)", _run_forward, _fake_forward, _operator_backward, _setup_context,
+    memory=_forward_memory)
 _logits_backward = define(
     "logits_backward", "(Tensor? logprob_grad, Tensor? entropy_grad, Tensor? logsumexp_grad, "
     "Tensor? mean_logprob_grad, Tensor logits, Tensor? target, Tensor? mask, Tensor? temperatures, Tensor saved, "
     f"Tensor place, {SCHEMA}, bool exact) -> Tensor", _run_backward, _fake_backward,
-    refuse_second("backward of log-probabilities"))
+    refuse_second("backward of log-probabilities"), memory=_backward_memory)
 
 # ---- the functions of SkyRL ----------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import sys
 import warnings
 import weakref
 from types import FrameType
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Hashable, Iterator, List, Optional, Tuple
 
 import torch
 import torch.optim.optimizer as torch_optimizer
@@ -25,6 +25,8 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ...errors import Unsupported
+from .._clients import MOST
+from .._passes import MEMORY
 from . import emulation, flex, kernels
 from .kinds import GRADIENTS, PARAMETERS, WORKSPACE, Kinds
 from .modules import Modules
@@ -119,6 +121,7 @@ class _Storages:
         self.kinds, self.values = Kinds(self._blocks), Values()
         self.modules, self.streams = Modules(self.kinds), Streams(recording)
         self._workspaces: Dict[Tuple[str, int, bool], Any] = {}  # by library, stream, thread
+        self._clients: Dict[Hashable, Any] = {}  # workspaces of bucketpool's operators, the latest one last
 
     def outputs(self, operator: str, tensors: List[Any]) -> None:
         """Storages that an operator returned: new ones, and those that it resized."""
@@ -219,6 +222,14 @@ class _Storages:
             if key not in self._workspaces and (lt or library == "cuBLAS"):
                 found = size(self.options.capability)
                 self._workspaces[key] = self.allocate(f"{library} workspace", found, WORKSPACE) if found else None
+
+    def keep(self, operator: str, kept: Dict[Hashable, int]) -> None:
+        """Allocates workspaces that are not there yet; of more than a process keeps, the least recently used end."""
+        for key, size in kept.items():
+            block = self._clients.pop(key, None)
+            self._clients[key] = self.allocate(operator, size, WORKSPACE) if block is None else block
+            while len(self._clients) > MOST:
+                self.recording._free(self._clients.pop(next(iter(self._clients))))
 
     def _frames(self, operator: str, module: str, phase: str) -> Tuple[Frame, ...]:
         """The operator with its module first, then frames of Python, innermost first."""
@@ -367,6 +378,8 @@ class _Operators(_DispatchMode):
             self._storages.outputs(name, tensors)
             if self._cuda:
                 self._hidden(func, name, args, kwargs)
+            if func in MEMORY:
+                self._client(func, name, args)
             if name.startswith(_COLLECTIVES):
                 self._kinds.collective(name, args, result)
             elif func in _ACCUMULATES and self._storages.modules.accumulates():
@@ -380,6 +393,13 @@ class _Operators(_DispatchMode):
         temporary = kernels.TEMPORARIES.get(func)
         if temporary is not None:
             self._storages.temporaries(name + " (temporary)", temporary(args))
+
+    def _client(self, func: Any, name: str, args: Tuple[Any, ...]) -> None:
+        """Memory that an operator of bucketpool takes beside its results. Workspaces on the CPU are not PyTorch's."""
+        temporary, kept = MEMORY[func](*args)
+        self._storages.temporaries(name + " (temporary)", temporary)
+        if self._cuda:
+            self._storages.keep(name + " (workspace)", kept)
 
     def _run(self, func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
         inputs = tensors_in(args) + tensors_in(tuple(kwargs.values()))
