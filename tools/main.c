@@ -16,6 +16,7 @@ const command_row cli_commands[] = {
     {"schedule", "print or draw the live ranges of each unit's buckets", cli_schedule},
     {"models", "list the bundled models and the model types that are read", cli_models},
     {"run", "drive training steps through a real pool and check every byte", cli_run},
+    {"fit", "find the largest micro-batch of a training that fits on a GPU, without one", cli_fit},
     {"step", "report and plan the memory of whole training steps that PyTorch recorded", cli_step},
     {"pack", "solve a packing instance from CSV, or check its offsets", cli_pack},
     {"view", "print, draw or browse snapshots of pools", cli_view},

@@ -45,6 +45,7 @@ static const struct {
     {"bucketpool.step_plan/",
      {"the plan of a training step", "`python -m bucketpool.torch.steps --plan FILE` serves it"}},
     {"bucketpool.units/", {"a model", "`bucketpool plan FILE` plans it"}},
+    {"bucketpool.fit/", {"an answer of `bucketpool fit --json`", "`bucketpool fit FILE` prints it"}},
     {"bucketpool.report/", {"an answer of `bucketpool plan --json`", NULL}},
     {"bucketpool.schedule/", {"an answer of `bucketpool schedule --json`", NULL}},
     {"bucketpool.whatif/", {"an answer of `bucketpool explain --json`", NULL}},

@@ -38,7 +38,7 @@ INLINE_HEADERS = {"core/address_map.h", "core/files.h", "core/hash.h", "core/ind
 # libc, and the loader, which implements thread-local storage.
 LIBC = {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1", "libc.so"}  # the last: musl
 # Headers, not installed, of functions for other libraries and the command: exported as BUCKETPOOL_PRIVATE.
-PRIVATE_HEADERS = {"core/print.h", "devices/cuda_driver.h", "devices/memory/slab_callbacks.h", "formats/models/hub.h", "formats/packing_file.h",
+PRIVATE_HEADERS = {"core/print.h", "devices/cuda_driver.h", "devices/memory/slab_callbacks.h", "formats/fit_file.h", "formats/models/hub.h", "formats/packing_file.h",
                    "formats/snapshots/snapshot.h", "formats/snapshots/trace_file.h", "planner/from_info.h", "planner/model/arch_config.h",
                    "planner/steps/attribution.h", "planner/steps/stack_places.h", "planner/steps/steps.h", "planner/steps/trace.h"}
 # Files in a folder: about 25; larger folders need a reason here.

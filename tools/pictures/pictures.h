@@ -50,6 +50,32 @@ const char *picture_draw_packing(const packing_picture *input, const output *to)
  * each role by kinds of buckets. `subtitle` is the line below the model's name. */
 const char *picture_draw_schedule(const schedule_view *view, const char *subtitle, const output *to);
 
+/* Live bytes of a training step by kinds, beside totals and a limit. */
+typedef struct step_level {
+    const char *name;
+    uint64_t bytes;
+} step_level;
+typedef struct step_span {
+    const char *name;
+    double begin, end; /* of 0 to 1 */
+} step_span;
+typedef struct live_picture {
+    const char *title;
+    const char *kinds[PICTURE_GROUPS]; /* from the bottom up */
+    uint8_t colours[PICTURE_GROUPS];   /* places in the palette */
+    size_t kind_count;
+    const uint64_t *live; /* of each kind, for one column after the other */
+    size_t column_count;
+    const step_level *levels;
+    size_t level_count;
+    step_level limit;
+    const step_span *phases; /* in order */
+    size_t phase_count;
+} live_picture;
+
+/* Draws time to the right, and kinds of memory on each other; levels are lines with a name. */
+const char *picture_draw_live(const live_picture *input, const output *to);
+
 /* Recordings. */
 typedef struct snapshot_picture {
     const char *title;

@@ -29,7 +29,7 @@ enum {
     } while (0)
 
 typedef int cli_command(int argc, char **argv);
-cli_command cli_plan, cli_explain, cli_schedule, cli_models, cli_run, cli_pack, cli_step, cli_view, cli_bench,
+cli_command cli_plan, cli_explain, cli_schedule, cli_models, cli_run, cli_pack, cli_step, cli_fit, cli_view, cli_bench,
     cli_completion;
 cli_command cli_manual;                           /* `completion manual`, for the build */
 cli_command cli_bench_logprob, cli_bench_offload; /* of bench */

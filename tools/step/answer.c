@@ -89,14 +89,21 @@ static bp_status make_plan(step_answer *a, const step_options *options)
     return BP_OK;
 }
 
-int step_answer_init(const char *path, const bp_trace *trace, const step_options *options, step_answer *answer)
+int step_answer_find(const char *path, const bp_trace *trace, step_answer *answer)
 {
     static const bp_step_plan_info nothing = {0};
     *answer = (step_answer){.path = path, .trace = trace, .plan = &nothing};
     bp_status status = find_steps(answer);
-    if (status != BP_OK)
-        return cli_fail(status == BP_ERR_NO_HOST_MEMORY ? EXIT_ENVIRONMENT : EXIT_BAD_INPUT, "%.300s: %s", path,
-                        bp_error_detail());
+    if (status == BP_OK)
+        return EXIT_GO_ON;
+    return cli_fail(status == BP_ERR_NO_HOST_MEMORY ? EXIT_ENVIRONMENT : EXIT_BAD_INPUT, "%.300s: %s", path,
+                    bp_error_detail());
+}
+
+int step_answer_init(const char *path, const bp_trace *trace, const step_options *options, step_answer *answer)
+{
+    CLI_TRY(step_answer_find(path, trace, answer));
+    bp_status status = BP_OK;
     /* Without steps only a failed request was recorded. */
     if (answer->steps.count > 0 && trace->stream_count <= BP_STEP_PLAN_STREAMS)
         status = make_plan(answer, options);

@@ -101,6 +101,9 @@ typedef struct step_answer {
 int step_answer_init(const char *path, const bp_trace *trace, const step_options *options, step_answer *answer);
 void step_answer_finish(step_answer *answer);
 
+/* Finds steps, kinds and places only: no plan, no peak, no models of allocators. Returns and finishes as step_answer_init. */
+int step_answer_find(const char *path, const bp_trace *trace, step_answer *answer);
+
 /* Fills the results of the model of PyTorch's allocator. Returns EXIT_GO_ON, or the exit code after a message. */
 int step_play(step_answer *answer);
 

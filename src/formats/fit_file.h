@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Answers of `bucketpool fit` in files, and the lines that Python writes before one, for the command (version node BUCKETPOOL_PRIVATE); not
+ * installed. docs/reference/formats.md describes every member of bucketpool.fit/1. */
+#ifndef BP_FORMATS_FIT_FILE_H
+#define BP_FORMATS_FIT_FILE_H
+
+#include <bucketpool/status.h>
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What PyTorch reserves with each allocator, and the peak live bytes, below which no allocator gets. */
+typedef enum bp_fit_total { BP_FIT_DEFAULT, BP_FIT_EXPANDABLE, BP_FIT_SERVED, BP_FIT_PEAK, BP_FIT_TOTALS } bp_fit_total;
+enum { BP_FIT_ALLOCATORS = BP_FIT_PEAK };
+
+/* A micro-batch. */
+typedef struct bp_fit_row {
+    uint64_t batch;
+    bool is_traced;  /* else scaled from two that are */
+    bool has_skewed; /* the sizes depend on routing: `bytes` are of a uniform one */
+    uint64_t bytes[BP_FIT_TOTALS], skewed[BP_FIT_TOTALS];
+} bp_fit_row;
+
+/* The figure that decides whether a row fits. */
+static inline uint64_t bp_fit_row_bytes(const bp_fit_row *row, bp_fit_total total)
+{
+    return row->has_skewed && row->skewed[total] > row->bytes[total] ? row->skewed[total] : row->bytes[total];
+}
+
+typedef struct bp_fit_table {
+    const char *checkpointing; /* "none", "full"; "": not known */
+    bool is_scaled;            /* rows that were not traced are there */
+    const bp_fit_row *rows;    /* by ascending micro-batch; at least one */
+    size_t row_count;
+    uint64_t largest[BP_FIT_TOTALS]; /* micro-batch that fits; 0: none */
+} bp_fit_table;
+
+typedef struct bp_fit_kind {
+    const char *kind;
+    uint64_t bytes;
+} bp_fit_kind;
+
+/* With the default allocator, unless that is the change. */
+typedef struct bp_fit_change {
+    const char *change, *option; /* option "": none */
+    uint64_t batch, before_bytes, after_bytes;
+} bp_fit_change;
+
+/* An option of the training, as text: "dp", "8". */
+typedef struct bp_fit_option {
+    const char *name;
+    char value[40];
+} bp_fit_option;
+
+typedef struct bp_fit_info {
+    const char *model;
+    uint64_t parameters;
+    uint64_t sequence;            /* 0: unknown */
+    uint64_t batch;               /* the one that was asked for; 0: the largest was */
+    const bp_fit_option *options; /* texts, numbers and flags, in the order of the document's names */
+    size_t option_count;
+    const char *gpu, *gpu_source;
+    uint64_t gpu_bytes, reserve_bytes, limit_bytes; /* the limit is what the reserve leaves */
+    const bp_fit_table *tables;                     /* the first is the one that is shown */
+    size_t table_count;
+    uint64_t shown_batch;
+    const bp_fit_row *shown;  /* of the first table */
+    const bp_fit_kind *kinds; /* what holds the peak of the shown row */
+    size_t kind_count;
+    const char *recording; /* a snapshot of the shown row; NULL: none */
+    const bp_fit_change *changes;
+    size_t change_count;
+    const char *const *notes;
+    size_t note_count;
+    double seconds;
+    bool is_cached;
+} bp_fit_info;
+
+/* A document, or a line before it. One of the three members is set. */
+typedef struct bp_fit_message {
+    const char *progress; /* of `done` of `total` parts */
+    uint64_t done, total;
+    const char *error; /* with the exit status of the command */
+    int status;
+    const bp_fit_info *fit;
+} bp_fit_message;
+
+typedef struct bp_fit_file bp_fit_file;
+
+/* The caller owns the file. bp_fit_file_destroy accepts NULL and pointers to NULL, and sets *file to NULL. Errors: BP_ERR_IO, BP_ERR_FORMAT
+ * with the place in the document, also for one that contradicts itself; BP_ERR_NO_HOST_MEMORY. `origin`: name of the text in errors. */
+BP_API bp_status bp_fit_file_parse(const char *text, size_t bytes, const char *origin, bp_fit_file **file);
+/* A document only. */
+BP_API bp_status bp_fit_file_read(const char *path, bp_fit_file **file);
+BP_API void bp_fit_file_destroy(bp_fit_file **file);
+/* The contents, and the text of the document as it came. Live as long as the file. */
+BP_API const bp_fit_message *bp_fit_file_get_message(const bp_fit_file *file);
+BP_API const char *bp_fit_file_text(const bp_fit_file *file);
+
+/* True if the beginning of a regular file has the format's name. */
+BP_API bool bp_fit_file_is_document(const char *path);
+
+#endif
