@@ -28,8 +28,6 @@ struct bp_fit_file {
     const char **notes;
 };
 
-static const char *const total_names[BP_FIT_TOTALS] = {"default", "expandable", "served", "peak"};
-
 /* ---- members ------------------------------------------------------------------------------------------------------- */
 
 static bp_status fit_whole(const bp_json_at *object, const char *key, uint64_t min, uint64_t *value)
@@ -127,7 +125,7 @@ static bp_status check_largest(const bp_json_at *at, const bp_fit_table *table, 
 static bp_status read_table(const bp_json_at *at, uint64_t limit, bp_fit_table *table)
 {
     static const char *const members[] = {"checkpointing", "is_scaled", "rows", "largest", NULL};
-    static const char *const largest_members[] = {"default", "expandable", "served", "peak", NULL};
+    static const char *const totals[] = {"default", "expandable", "served", "peak", NULL}; /* bp_fit_total */
     bp_json_at list;
     bp_fit_row *rows = NULL;
     BP_TRY(bp_json_expect_object(at, members));
@@ -142,9 +140,9 @@ static bp_status read_table(const bp_json_at *at, uint64_t limit, bp_fit_table *
         BP_TRY(read_row(&row, i > 0 ? rows[i - 1].batch : 0, &rows[i]));
     }
     const bp_json_at largest = bp_json_member(at, "largest");
-    BP_TRY(bp_json_expect_object(&largest, largest_members));
+    BP_TRY(bp_json_expect_object(&largest, totals));
     for (unsigned t = 0; t < BP_FIT_TOTALS; t++)
-        BP_TRY(fit_whole(&largest, total_names[t], 0, &table->largest[t]));
+        BP_TRY(fit_whole(&largest, totals[t], 0, &table->largest[t]));
     return check_largest(&largest, table, limit);
 }
 
@@ -203,7 +201,9 @@ static bp_status read_options(const bp_json_at *root, bp_fit_file *file)
     json_object_foreach(options.value, key, value)
     {
         bp_fit_option *o = &file->options[file->info.option_count];
-        o->name = key;
+        snprintf(o->name, sizeof o->name, "%s", key);
+        for (char *c = o->name; *c != '\0'; c++)
+            *c = *c == '_' ? '-' : *c;
         if (json_is_string(value))
             snprintf(o->value, sizeof o->value, "%s", json_string_value(value));
         else if (json_is_integer(value))
@@ -267,10 +267,14 @@ static bp_status read_changes(const bp_json_at *root, bp_fit_file *file)
     for (size_t i = 0; i < info->change_count; i++) {
         const bp_json_at at = bp_json_element(&list, i);
         bp_fit_change *change = &file->changes[i];
+        uint64_t batch = 0;
         BP_TRY(bp_json_expect_object(&at, members));
         BP_TRY(fit_name(&at, "change", &change->change));
         BP_TRY(fit_text(&at, "option", &change->option));
-        BP_TRY(fit_whole(&at, "batch", 1, &change->batch));
+        BP_TRY(fit_whole(&at, "batch", 1, &batch));
+        if (batch != info->shown_batch)
+            return bp_json_fail(&at, "micro-batch %llu, but %llu is shown", (unsigned long long)batch,
+                                (unsigned long long)info->shown_batch);
         BP_TRY(fit_whole(&at, "before_bytes", 0, &change->before_bytes));
         BP_TRY(fit_whole(&at, "after_bytes", 0, &change->after_bytes));
     }

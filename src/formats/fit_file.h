@@ -43,14 +43,13 @@ typedef struct bp_fit_kind {
 
 /* With the default allocator, unless that is the change. */
 typedef struct bp_fit_change {
-    const char *change, *option; /* option "": none */
-    uint64_t batch, before_bytes, after_bytes;
+    const char *change, *option;        /* option "": none */
+    uint64_t before_bytes, after_bytes; /* of the shown micro-batch */
 } bp_fit_change;
 
-/* An option of the training, as text: "dp", "8". */
+/* An option of the training, as text: "param-dtype", "bf16". */
 typedef struct bp_fit_option {
-    const char *name;
-    char value[40];
+    char name[40], value[40];
 } bp_fit_option;
 
 typedef struct bp_fit_info {

@@ -10,6 +10,7 @@
 #include "shared/cli.h"
 #include "step/step.h"
 
+_Static_assert((int)BP_MEMORY_KINDS <= (int)PICTURE_MAX_LIVE, "a picture has room for all kinds");
 enum { COLUMNS = 720, TITLE_CHARS = FIT_VERDICT_CHARS + 300, PHASES = 3 };
 
 /* Bytes of a kind that begin or end. */
@@ -128,7 +129,7 @@ static size_t find_phases(const step_answer *a, const bp_trace_step *step, step_
 
 static int draw(const bp_fit_info *info, const step_answer *a, const output *to)
 {
-    static const char *const names[BP_FIT_TOTALS] = {"default", "expandable", "served", "peak"};
+    static const char *const names[BP_FIT_TOTALS] = {"default", "expandable", "served", "peak live"};
     const bp_trace_step *step = bp_steps_steady(&a->steps);
     uint64_t(*columns)[BP_MEMORY_KINDS] = calloc(COLUMNS, sizeof *columns);
     uint64_t *live = calloc((size_t)COLUMNS * BP_MEMORY_KINDS, sizeof *live);

@@ -55,7 +55,8 @@ typedef struct python {
 /* In the child: returns only if Python cannot be started. */
 static void start(const python *p, int to, const char *request, pid_t parent)
 {
-    char *const arguments[] = {(char *)p->name, "-c", (char *)program, (char *)request, NULL};
+    char option[] = "-c";
+    char *const arguments[] = {(char *)p->name, option, (char *)program, (char *)request, NULL};
     const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
     setpgid(0, 0);                    /* for one signal to all that it starts */
     prctl(PR_SET_PDEATHSIG, SIGTERM); /* of the command */
@@ -83,28 +84,28 @@ static int start_python(const char *request, python *p)
     command[length > 0 ? length : 0] = '\0';
     if (length > 0 && setenv("BUCKETPOOL_COMMAND", command, 1) != 0)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
-    int output[2], failed[2], error = 0;
-    if (pipe2(output, O_CLOEXEC) != 0)
+    int lines[2], failed[2], error = 0;
+    if (pipe2(lines, O_CLOEXEC) != 0)
         return fail_to_start(p, errno);
     if (pipe2(failed, O_CLOEXEC) != 0) {
         error = errno;
-        close(output[0]);
-        close(output[1]);
+        close(lines[0]);
+        close(lines[1]);
         return fail_to_start(p, error);
     }
     const pid_t parent = getpid();
     p->process = fork();
     if (p->process == 0) {
-        start(p, output[1], request, parent);
+        start(p, lines[1], request, parent);
         error = errno;
         const ssize_t written = write(failed[1], &error, sizeof error);
         _exit(written == (ssize_t)sizeof error ? 127 : 126);
     }
     if (p->process < 0)
         error = errno;
-    close(output[1]);
+    close(lines[1]);
     close(failed[1]);
-    p->pipe = output[0];
+    p->pipe = lines[0];
     ssize_t got = 0;
     do
         got = p->process > 0 ? read(failed[0], &error, sizeof error) : 0; /* ends when Python runs */

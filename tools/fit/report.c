@@ -13,10 +13,10 @@ enum { TEXT_CHARS = FIT_VERDICT_CHARS, PAGE_CHARS = 100 };
 /* In the order of verdicts: what can be had without another program first. */
 static const struct {
     bp_fit_total total;
-    const char *with, *column;
-} allocators[BP_FIT_ALLOCATORS] = {{BP_FIT_EXPANDABLE, "with expandable segments", ">EXPANDABLE"},
-                                   {BP_FIT_SERVED, "served (bucketpool.torch.steps)", ">SERVED"},
-                                   {BP_FIT_DEFAULT, "with the default", ">DEFAULT"}};
+    const char *with, *how;
+} allocators[BP_FIT_ALLOCATORS] = {{BP_FIT_EXPANDABLE, "with expandable segments", ""},
+                                   {BP_FIT_SERVED, "served", " (bucketpool.torch.steps)"},
+                                   {BP_FIT_DEFAULT, "with the default", ""}};
 
 /* "8,192" */
 static const char *grouped(uint64_t number)
@@ -67,41 +67,64 @@ static void add_largest(char text[TEXT_CHARS], const bp_fit_info *info)
     unsigned told = 0;
     for (unsigned i = 0; i < BP_FIT_ALLOCATORS; i++) {
         const uint64_t batch = largest[allocators[i].total];
-        if ((told >> i & 1) != 0 || batch == 0)
+        unsigned same = 0;
+        for (unsigned k = 0; k < BP_FIT_ALLOCATORS; k++)
+            same |= largest[allocators[k].total] == batch ? 1u << k : 0;
+        if ((told & same) != 0 || batch == 0)
             continue;
         if (told == 0)
             add_batch(text, info, batch);
         else
             cli_append(text, TEXT_CHARS, ", %llu", (unsigned long long)batch);
-        for (unsigned k = i, first = 1; k < BP_FIT_ALLOCATORS; k++) {
-            if (largest[allocators[k].total] != batch)
-                continue;
-            cli_append(text, TEXT_CHARS, "%s %s", first ? "" : " and", allocators[k].with);
-            told |= 1u << k;
-            first = 0;
+        told |= same;
+        if (same == (1u << BP_FIT_ALLOCATORS) - 1) {
+            cli_append(text, TEXT_CHARS, " with each allocator");
+            continue;
+        }
+        for (unsigned k = i; k < BP_FIT_ALLOCATORS; k++) {
+            if ((same >> k & 1) != 0)
+                cli_append(text, TEXT_CHARS, "%s %s%s", k == i ? "" : " and", allocators[k].with, allocators[k].how);
         }
     }
     for (unsigned i = 0; i < BP_FIT_ALLOCATORS; i++) {
         if ((told >> i & 1) == 0)
-            cli_append(text, TEXT_CHARS, ", none %s", allocators[i].with);
+            cli_append(text, TEXT_CHARS, ", none %s%s", allocators[i].with, allocators[i].how);
     }
+}
+
+/* "1.20 GiB left", "3.40 GiB short" */
+static const char *margin_text(const bp_fit_info *info, uint64_t bytes)
+{
+    const bool fits = bytes <= info->limit_bytes;
+    return cli_text("%s %s", cli_bytes(fits ? info->limit_bytes - bytes : bytes - info->limit_bytes),
+                    fits ? "left" : "short");
 }
 
 /* One micro-batch: what is left with the allocators that take it, what the others lack. */
 static void add_margins(char text[TEXT_CHARS], const bp_fit_info *info)
 {
-    bool is_first = true;
+    const char *separator = "", *none = fit_fits(info) ? " not" : "";
     add_batch(text, info, info->shown_batch);
     for (unsigned fits = 2; fits-- > 0;) {
         for (unsigned i = 0; i < BP_FIT_ALLOCATORS; i++) {
-            const uint64_t bytes = bp_fit_row_bytes(info->shown, allocators[i].total), limit = info->limit_bytes;
-            if ((bytes <= limit) != (fits == 1))
+            const uint64_t bytes = bp_fit_row_bytes(info->shown, allocators[i].total);
+            if ((bytes <= info->limit_bytes) != (fits == 1))
                 continue;
-            cli_append(text, TEXT_CHARS, "%s %s%s (%s %s)", is_first ? "" : ",", fits ? "" : "not ", allocators[i].with,
-                       cli_bytes(fits ? limit - bytes : bytes - limit), fits ? "left" : "short");
-            is_first = false;
+            cli_append(text, TEXT_CHARS, "%s%s %s (%s)", separator, fits == 1 ? "" : none, allocators[i].with,
+                       margin_text(info, bytes));
+            separator = ",";
         }
     }
+}
+
+static uint64_t least_bytes(const bp_fit_row *row)
+{
+    uint64_t least = UINT64_MAX;
+    for (unsigned t = 0; t < BP_FIT_ALLOCATORS; t++) {
+        const uint64_t bytes = bp_fit_row_bytes(row, (bp_fit_total)t);
+        least = bytes < least ? bytes : least;
+    }
+    return least;
 }
 
 /* What the smallest micro-batch needs. */
@@ -109,27 +132,34 @@ static void add_needs(char text[TEXT_CHARS], const bp_fit_info *info, const bp_f
 {
     add_batch(text, info, row->batch);
     cli_append(text, TEXT_CHARS, " needs");
-    for (unsigned i = 0; i < BP_FIT_ALLOCATORS; i++)
-        cli_append(text, TEXT_CHARS, "%s %s %s", i > 0 ? "," : "",
-                   cli_bytes(bp_fit_row_bytes(row, allocators[i].total)), allocators[i].with);
+    for (unsigned i = BP_FIT_ALLOCATORS; i-- > 0;) {
+        cli_append(text, TEXT_CHARS, " %s %s%s", cli_bytes(bp_fit_row_bytes(row, allocators[i].total)),
+                   allocators[i].with, i > 0 ? "," : "");
+    }
     cli_append(text, TEXT_CHARS, "; %s are there", cli_bytes(info->limit_bytes));
 }
 
-/* What full checkpointing brings, from its table: "; with full checkpointing 6 to 8". */
-static void add_checkpointing(char text[TEXT_CHARS], const bp_fit_info *info)
+static const char *checkpointing_text(const bp_fit_table *table)
+{
+    return strcmp(table->checkpointing, "none") == 0 ? "without checkpointing"
+                                                     : cli_text("with %s checkpointing", table->checkpointing);
+}
+
+/* What the other tables bring: "; with full checkpointing 6 to 8". */
+static void add_others(char text[TEXT_CHARS], const bp_fit_info *info)
 {
     for (size_t i = 1; i < info->table_count; i++) {
         const bp_fit_table *table = &info->tables[i];
-        uint64_t min = UINT64_MAX, max = 0, bytes = UINT64_MAX;
+        uint64_t min = UINT64_MAX, max = 0;
         for (unsigned t = 0; t < BP_FIT_ALLOCATORS; t++) {
             min = table->largest[t] < min ? table->largest[t] : min;
             max = table->largest[t] > max ? table->largest[t] : max;
-            const uint64_t needed = bp_fit_row_bytes(&table->rows[0], (bp_fit_total)t);
-            bytes = needed < bytes ? needed : bytes;
         }
-        cli_append(text, TEXT_CHARS, "; with %s checkpointing ", table->checkpointing);
-        if (max == 0)
-            cli_append(text, TEXT_CHARS, "%s at least", cli_bytes(bytes));
+        cli_append(text, TEXT_CHARS, "; %s ", checkpointing_text(table));
+        if (info->batch != 0)
+            cli_append(text, TEXT_CHARS, "%s", margin_text(info, least_bytes(&table->rows[0])));
+        else if (max == 0)
+            cli_append(text, TEXT_CHARS, "%s at least", cli_bytes(least_bytes(&table->rows[0])));
         else if (min == max)
             cli_append(text, TEXT_CHARS, "%llu", (unsigned long long)max);
         else
@@ -140,56 +170,80 @@ static void add_checkpointing(char text[TEXT_CHARS], const bp_fit_info *info)
 void fit_verdict(const bp_fit_info *info, char text[FIT_VERDICT_CHARS])
 {
     const bool fits = fit_fits(info);
-    bp_print(text, TEXT_CHARS, fits ? "fits: " : "does not fit: ");
+    bp_print(text, TEXT_CHARS, fits ? "fits" : "does not fit");
+    if (strcmp(info->tables[0].checkpointing, "none") != 0 && *info->tables[0].checkpointing != '\0')
+        cli_append(text, TEXT_CHARS, " %s", checkpointing_text(&info->tables[0]));
+    cli_append(text, TEXT_CHARS, ": ");
     if (info->batch != 0)
         add_margins(text, info);
     else if (fits)
         add_largest(text, info);
     else
         add_needs(text, info, &info->tables[0].rows[0]);
-    add_checkpointing(text, info);
+    add_others(text, info);
+}
+
+/* ---- text ---------------------------------------------------------------------------------------------------------- */
+
+/* Lines of a page's width, broken at spaces; `first` and `rest` begin them. */
+static void print_paragraph(const char *first, const char *rest, const char *text)
+{
+    size_t column = 0;
+    while (*text != '\0') {
+        const size_t word = strcspn(text, " ");
+        if (column == 0 || column + 1 + word > PAGE_CHARS) {
+            printf("%s%s", column == 0 ? "" : "\n", column == 0 ? first : rest);
+            column = strlen(rest);
+        } else {
+            putchar(' ');
+            column++;
+        }
+        cli_print("%.*s", (int)word, text);
+        column += word;
+        text += word;
+        text += strspn(text, " ");
+    }
+    putchar('\n');
+}
+
+/* Options of the training, those of everybody first; the rest of the report says others. */
+static void add_options(char text[TEXT_CHARS], const bp_fit_info *info)
+{
+    static const char *const first[] = {"runtime", "dp",      "ep",          "tp",           "optimizer",
+                                        "loss",    "weights", "param-dtype", "reduce-dtype", "reshard"};
+    static const char *const elsewhere[] = {"model", "name",  "gpu",      "memory",       "reserve",
+                                            "batch", "fresh", "sequence", "checkpointing"};
+    enum { FIRST = sizeof first / sizeof *first, ELSEWHERE = sizeof elsewhere / sizeof *elsewhere };
+    for (size_t place = 0; place <= FIRST; place++) {
+        for (size_t i = 0; i < info->option_count; i++) {
+            const bp_fit_option *o = &info->options[i];
+            size_t at = 0, other = 0;
+            while (at < FIRST && strcmp(o->name, first[at]) != 0)
+                at++;
+            while (other < ELSEWHERE && strcmp(o->name, elsewhere[other]) != 0)
+                other++;
+            if (at == place && other == ELSEWHERE)
+                cli_append(text, TEXT_CHARS, ", %s %s", o->name, o->value);
+        }
+    }
+    if (*info->tables[0].checkpointing != '\0')
+        cli_append(text, TEXT_CHARS, ", checkpointing %s", info->tables[0].checkpointing);
 }
 
 /* ---- the table ----------------------------------------------------------------------------------------------------- */
 
-static const char *option_of(const bp_fit_info *info, const char *name)
-{
-    for (size_t i = 0; i < info->option_count; i++) {
-        if (strcmp(info->options[i].name, name) == 0)
-            return info->options[i].value;
-    }
-    return NULL;
-}
-
-/* Options of the training that are not in other lines. */
-static void print_options(const bp_fit_info *info)
-{
-    static const char *const elsewhere[] = {"model", "name",  "gpu",      "memory",        "reserve",
-                                            "batch", "fresh", "sequence", "checkpointing", NULL};
-    const char *separator = ": ";
-    for (size_t i = 0; i < info->option_count; i++) {
-        size_t k = 0;
-        while (elsewhere[k] != NULL && strcmp(info->options[i].name, elsewhere[k]) != 0)
-            k++;
-        if (elsewhere[k] != NULL)
-            continue;
-        cli_print("%s%s %s", separator, info->options[i].name, info->options[i].value);
-        separator = ", ";
-    }
-    if (*info->tables[0].checkpointing != '\0')
-        cli_print("%scheckpointing %s", separator, info->tables[0].checkpointing);
-    putchar('\n');
-}
-
 static void print_heading(const bp_fit_info *info)
 {
-    cli_print("%s, %s parameters", info->model, cli_count(info->parameters));
-    print_options(info);
-    cli_print("%s: %s for PyTorch, of %s less %s", info->gpu, cli_bytes(info->limit_bytes), cli_bytes(info->gpu_bytes),
-              cli_bytes(info->reserve_bytes));
+    char text[TEXT_CHARS];
+    bp_print(text, sizeof text, "%.200s, %s parameters", info->model, cli_count(info->parameters));
+    add_options(text, info);
+    print_paragraph("", "", text);
+    bp_print(text, sizeof text, "%.200s: %s for PyTorch, of %s less %s", info->gpu, cli_bytes(info->limit_bytes),
+             cli_bytes(info->gpu_bytes), cli_bytes(info->reserve_bytes));
     if (*info->gpu_source != '\0')
-        cli_print(" (%s)", info->gpu_source);
-    puts("\n");
+        cli_append(text, sizeof text, " (%s)", info->gpu_source);
+    print_paragraph("", "", text);
+    putchar('\n');
 }
 
 static void add_cells(sheet *s, const bp_fit_info *info, const uint64_t bytes[BP_FIT_TOTALS])
@@ -236,26 +290,26 @@ static int print_rows(const bp_fit_info *info, const fit_options *options)
 static void print_source(const bp_fit_info *info)
 {
     const bp_fit_table *table = &info->tables[0];
-    size_t traced = 0;
+    char text[TEXT_CHARS] = "";
+    size_t traced = 0, told = 0;
     for (size_t i = 0; i < table->row_count; i++)
         traced += table->rows[i].is_traced;
-    if (traced == table->row_count) {
-        printf("Each row is from a trace");
-    } else {
-        printf("Traced: micro-batch%s ", traced == 1 ? "" : "es");
-        for (size_t i = 0, told = 0; i < table->row_count; i++) {
-            if (!table->rows[i].is_traced)
-                continue;
-            told++;
-            printf("%s%llu",
-                   told == 1        ? ""
-                   : told == traced ? " and "
-                                    : ", ",
-                   (unsigned long long)table->rows[i].batch);
-        }
-        printf("%s; the others are scaled from two of them", traced == 0 ? "none in the table" : "");
+    if (traced == table->row_count)
+        cli_append(text, sizeof text, "Each row is traced");
+    else if (traced > 0)
+        cli_append(text, sizeof text, "Traced: micro-batch%s ", traced == 1 ? "" : "es");
+    for (size_t i = 0; i < table->row_count && traced < table->row_count; i++) {
+        if (table->rows[i].is_traced)
+            cli_append(text, sizeof text, "%s%llu",
+                       ++told == 1      ? ""
+                       : told == traced ? " and "
+                                        : ", ",
+                       (unsigned long long)table->rows[i].batch);
     }
-    printf("; %.1f seconds%s\n", info->seconds, info->is_cached ? ", now from the cache" : "");
+    if (traced < table->row_count)
+        cli_append(text, sizeof text, "%s from two traces", traced == 0 ? "Scaled" : "; the others are scaled");
+    cli_append(text, sizeof text, ". %.1f seconds%s.", info->seconds, info->is_cached ? ", now from the cache" : "");
+    print_paragraph("", "", text);
 }
 
 /* ---- below the table ----------------------------------------------------------------------------------------------- */
@@ -267,7 +321,8 @@ static int print_kinds(const bp_fit_info *info, const fit_options *options)
         sum += info->kinds[i].bytes;
     if (sum == 0)
         return EXIT_GO_ON;
-    printf("\nThe peak of micro-batch %llu: %s live\n", (unsigned long long)info->shown_batch, cli_bytes(sum));
+    printf("\nThe peak of micro-batch %llu%s: %s live\n", (unsigned long long)info->shown_batch,
+           info->shown->has_skewed ? " with skewed routing" : "", cli_bytes(sum));
     sheet s = sheet_new(cli_wants_color((cli_color)options->color));
     sheet_add_columns(&s, "KIND|>BYTES|>SHARE");
     for (size_t i = 0; i < info->kind_count; i++)
@@ -280,39 +335,18 @@ static int print_changes(const bp_fit_info *info, const fit_options *options)
 {
     if (info->change_count == 0)
         return EXIT_GO_ON;
-    puts("\nChanges, the largest saving first; the default allocator where the change is not another one");
+    printf("\nChanges for micro-batch %llu, each from a trace, with the default allocator unless it is the change\n",
+           (unsigned long long)info->shown_batch);
     sheet s = sheet_new(cli_wants_color((cli_color)options->color));
-    sheet_add_columns(&s, "CHANGE|OPTION|>MICRO-BATCH|>BEFORE|>AFTER|>SAVED");
+    sheet_add_columns(&s, "CHANGE|>BEFORE|>AFTER|>SAVED|OPTION");
     for (size_t i = 0; i < info->change_count; i++) {
         const bp_fit_change *c = &info->changes[i];
-        sheet_add_row(&s, c->change, c->option, cli_text("%llu", (unsigned long long)c->batch),
-                      cli_bytes(c->before_bytes), cli_bytes(c->after_bytes),
-                      c->after_bytes <= c->before_bytes ? cli_bytes(c->before_bytes - c->after_bytes)
-                                                        : cli_text("-%s", cli_bytes(c->after_bytes - c->before_bytes)),
-                      NULL);
+        const bool saves = c->after_bytes <= c->before_bytes;
+        const char *amount = cli_bytes(saves ? c->before_bytes - c->after_bytes : c->after_bytes - c->before_bytes);
+        sheet_add_row(&s, c->change, cli_bytes(c->before_bytes), cli_bytes(c->after_bytes),
+                      cli_text("%s%s", saves ? "" : "-", amount), c->option, NULL);
     }
     return sheet_finish(&s);
-}
-
-/* A line of the list, broken at spaces. */
-static void print_note(const char *note)
-{
-    size_t column = 0;
-    while (*note != '\0') {
-        const size_t word = strcspn(note, " ");
-        if (column == 0 || column + 1 + word > PAGE_CHARS) {
-            printf("%s", column == 0 ? "- " : "\n  ");
-            column = 2;
-        } else {
-            putchar(' ');
-            column++;
-        }
-        cli_print("%.*s", (int)word, note);
-        column += word;
-        note += word;
-        note += strspn(note, " ");
-    }
-    putchar('\n');
 }
 
 int fit_report_one(const bp_fit_info *info, const fit_options *options)
@@ -329,7 +363,7 @@ int fit_report_one(const bp_fit_info *info, const fit_options *options)
     if (info->note_count > 0)
         puts("\nAssumed, or not modelled:");
     for (size_t i = 0; i < info->note_count; i++)
-        print_note(info->notes[i]);
+        print_paragraph("- ", "  ", info->notes[i]);
     return EXIT_GO_ON;
 }
 
@@ -338,6 +372,18 @@ int fit_report_one(const bp_fit_info *info, const fit_options *options)
 static const char *largest_text(uint64_t batch)
 {
     return batch > 0 ? cli_text("%llu", (unsigned long long)batch) : "none";
+}
+
+/* With full checkpointing and the best allocator. */
+static const char *full_text(const bp_fit_info *info)
+{
+    uint64_t max = 0;
+    size_t i = 0;
+    while (i < info->table_count && strcmp(info->tables[i].checkpointing, "full") != 0)
+        i++;
+    for (unsigned t = 0; i < info->table_count && t < BP_FIT_ALLOCATORS; t++)
+        max = info->tables[i].largest[t] > max ? info->tables[i].largest[t] : max;
+    return i < info->table_count ? largest_text(max) : "";
 }
 
 /* Largest micro-batches, or whether the one that was asked for fits. */
@@ -351,10 +397,7 @@ int fit_report_all(bp_fit_file *const *answers, size_t count, const fit_options 
                       info->sequence > 0 ? grouped(info->sequence) : "", NULL);
         for (unsigned t = 0; t < BP_FIT_ALLOCATORS; t++)
             sheet_add_cell(&s, largest_text(info->tables[0].largest[t]));
-        uint64_t full = 0;
-        for (unsigned t = 0; info->table_count > 1 && t < BP_FIT_ALLOCATORS; t++)
-            full = info->tables[1].largest[t] > full ? info->tables[1].largest[t] : full;
-        sheet_add_cell(&s, info->table_count > 1 ? largest_text(full) : "");
+        sheet_add_cell(&s, full_text(info));
         sheet_add_cell(&s, fit_fits(info) ? "fits" : "does not fit");
         if (!fit_fits(info))
             sheet_color_line(&s, "red");

@@ -10,7 +10,7 @@
 #include "shared/cli.h"
 
 /* Points. */
-enum { PLOT_HEIGHT = 300, NAMES_WIDTH = 146, NAME_LEAD = 14, NAME_HEIGHT = 18, MAX_LEVELS = 8 };
+enum { PLOT_HEIGHT = 300, NAMES_WIDTH = 176, NAME_LEAD = 14, NAME_HEIGHT = 18, MAX_LEVELS = 8 };
 #define PLOT_WIDTH (PICTURE_PLOT - NAMES_WIDTH)
 
 typedef struct page {

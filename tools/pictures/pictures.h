@@ -59,10 +59,11 @@ typedef struct step_span {
     const char *name;
     double begin, end; /* of 0 to 1 */
 } step_span;
+enum { PICTURE_MAX_LIVE = 16 };
 typedef struct live_picture {
     const char *title;
-    const char *kinds[PICTURE_GROUPS]; /* from the bottom up */
-    uint8_t colours[PICTURE_GROUPS];   /* places in the palette */
+    const char *kinds[PICTURE_MAX_LIVE]; /* from the bottom up */
+    uint8_t colours[PICTURE_MAX_LIVE];   /* places in the palette */
     size_t kind_count;
     const uint64_t *live; /* of each kind, for one column after the other */
     size_t column_count;
