@@ -27,6 +27,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
               "(pip install .) or the library (meson install); `python3 -m bucketpool describe` works without it",
               file=sys.stderr)
         return 3
+    os.environ.setdefault("BUCKETPOOL_PYTHON", sys.executable)  # which `bucketpool fit` starts
     try:
         os.execv(path, ["bucketpool", *arguments])
     except OSError as error:

@@ -284,7 +284,7 @@ class Files(unittest.TestCase):
         self.assert_refused(run("plan"), 2, "no model")
         self.assert_refused(run("frobnicate"), 2, "frobnicate")
         self.assert_refused(run(), 2, "no command")
-        for command in ("plan", "explain", "schedule", "run", "step", "pack", "view"):
+        for command in ("plan", "explain", "schedule", "run", "fit", "step", "pack", "view"):
             self.assert_refused(run(command, NANO, "--no-such-option"), 2,
                                 f'bucketpool: {command}: unknown option --no-such-option')
         self.assert_refused(run("plan", NANO, "--dp"), 2, "--dp")

@@ -13,8 +13,8 @@ import unittest
 from answers import InFolder, run
 
 ROOT, PROGRAM = sys.argv[1], os.path.abspath(sys.argv[2])
-COMMANDS = ("plan", "explain", "schedule", "models", "run", "step", "pack", "view", "bench logprob", "bench offload")
-ALL = "plan explain schedule models run step pack view bench completion"
+COMMANDS = ("plan", "explain", "schedule", "models", "run", "fit", "step", "pack", "view", "bench logprob", "bench offload")
+ALL = "plan explain schedule models run fit step pack view bench completion"
 
 # A command line up to the cursor, and the candidates for its last word.
 LINES = {
@@ -26,7 +26,8 @@ LINES = {
     "run --policy ma": "max", "plan --roles param,grad": "param,grad param,grad_comm",
     "plan --roles=param,opt": "--roles=param,optimizer", "schedule --role st": "state",
     "plan --gpu h1": "h100 h100-nvl", "plan --color ": "auto always never", "run --device n": "null",
-    "bench logprob --device ": "host cuda", "plan --param-dtype fp8_e5": "fp8_e5m2",
+    "bench logprob --device ": "host cuda", "fit --batch ": "auto", "fit --loss l": "labels logprobs",
+    "fit mod": "model.json", "plan --param-dtype fp8_e5": "fp8_e5m2",
     "bench logprob --kernels ": "auto plain avx2 avx512", "view --color=al": "--color=always",
     "plan --plot dra": "drawn.svg", "plan --plot=dra": "--plot=drawn.svg", "run --profile dra": "drawn.svg",
     "plan -o dra": "drawn.svg", "explain --json mod": "model.json", "run --plan mod": "model.json",

@@ -30,6 +30,7 @@ MODELS = os.path.join(PLACE, "examples", "models")
 MODEL = os.path.join(MODELS, "Llama-3.1-8B")
 SNAPSHOT = os.path.join(PLACE, "examples", "files", "step_1", "snapshot_rank00.pickle")
 STEPS = os.path.join(PLACE, "tests", "fuzz", "corpus", "trace", "regular.pickle")
+FIT = os.path.join(SOURCE, "tests", "data", "fit", "llama.json")
 PACKING = os.path.join(PLACE, "examples", "files", "packing.csv")
 BRIEF = "BUCKETPOOL_BRIEF" in os.environ
 LIMIT = 240  # seconds: only what hangs takes so long
@@ -476,7 +477,7 @@ class Names(InFolder):
         return result
 
     def test_arguments(self):
-        commands = ([], [b"plan"], [b"schedule"], [b"explain"], [b"run"], [b"pack"], [b"step"], [b"view"], [b"models"],
+        commands = ([], [b"plan"], [b"schedule"], [b"explain"], [b"run"], [b"pack"], [b"fit"], [b"step"], [b"view"], [b"models"],
                     [b"bench"], [b"plan", b"--gpu"], [b"plan", b"--dp"], [b"plan", b"--policy"], [b"view", b"--html"],
                     [b"plan", MODEL.encode(), b"-o"], [b"plan", MODEL.encode(), b"--plot"], [b"run", b"--plan"])
         for command in commands:
@@ -486,7 +487,7 @@ class Names(InFolder):
 
     def test_files(self):
         sources = (("plan", os.path.join(SOURCE, "examples", "files", "units.json")), ("pack", PACKING), ("step", STEPS), ("view", STEPS),
-                   ("view", SNAPSHOT))
+                   ("view", SNAPSHOT), ("fit", FIT))
         for command, source in sources:
             for name in self.NAMES:
                 path = os.path.join(os.fsencode(self.folder), name[:200] + os.fsencode(os.path.splitext(source)[1]))

@@ -34,7 +34,7 @@ class Commands(InFolder):
         self.refused(run("bench", "frob"), 2, 'unknown benchmark "frob"')
 
     def test_help_and_version_in_every_form(self):
-        for command in ("plan", "explain", "schedule", "run", "step", "pack", "view", "bench", "completion"):
+        for command in ("plan", "explain", "schedule", "run", "fit", "step", "pack", "view", "bench", "completion"):
             texts = {run(*arguments).stdout for arguments in ((command, "--help"), (command, "-h"), (command, "-?"),
                                                               ("help", command))}
             self.assertEqual(len(texts), 1, command)

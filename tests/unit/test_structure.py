@@ -44,7 +44,7 @@ PRIVATE_HEADERS = {"core/print.h", "devices/cuda_driver.h", "devices/memory/slab
 # Files in a folder: about 25; larger folders need a reason here.
 LARGEST_FOLDER = 25
 LARGEST_FOLDERS = {
-    "tests/cli": 29, "tests/support": 26, "tests/contract": 28, "tests/offload": 28, "tests/gpu": 26, "tests/unit": 28,
+    "tests/cli": 30, "tests/support": 26, "tests/contract": 28, "tests/offload": 28, "tests/gpu": 26, "tests/unit": 28,
     "tests/fakes/cuda": 37,  # the emulated driver: a file for each part of its interface
 }
 LARGE_FOLDERS = ("tests/data", "tests/fuzz/corpus")

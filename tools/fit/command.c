@@ -135,7 +135,8 @@ static int fit_options_parse(int argc, char **argv, fit_options *options)
             "Says whether a training fits on a GPU, and the largest micro-batch that does, for each of PyTorch's "
             "allocators. Traces training steps without a GPU.\vMODEL is a config.json, a directory with one, "
             "the name of a bundled model such as Llama-3.1-8B, an id of the local cache of the Hugging Face hub, or "
-            "a bucketpool.fit/1 document, which is printed again. Requires Python with torch, transformers and "
+            "a bucketpool.fit/1 document (-: on standard input), which is printed again. Requires Python with torch, "
+            "transformers and "
             "bucketpool: python3, or BUCKETPOOL_PYTHON. Exit: 0 it fits, 1 it does not, 2 bad input, 3 environment.",
         .tables = {fit_table},
         .options = options,
@@ -174,8 +175,6 @@ static int find_config(const char *given, char **config, char name[NAME_MAX + 1]
 {
     char *found = NULL, joined[PATH_MAX];
     const char *known = NULL;
-    if (strcmp(given, "-") == 0)
-        return cli_fail(EXIT_BAD_INPUT, "fit: Python reads the model too, so it cannot be standard input; give a file");
     CLI_TRY(models_find(given, &found, &known));
     snprintf(joined, sizeof joined, "%s/config.json", found);
     *config = realpath(joined, NULL);
@@ -279,9 +278,11 @@ int cli_fit(int argc, char **argv)
     if (answers == NULL)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
     for (size_t i = 0; code == EXIT_GO_ON && i < options.file_count; i++) {
-        const char *given = options.files[i];
-        int result = bp_fit_file_is_document(given) ? read_document(given, &options, &answers[count])
-                                                    : ask(given, &options, &answers[count]);
+        const bool is_standard =
+            strcmp(options.files[i], "-") == 0; /* a document: Python could not read a model there */
+        const char *given = is_standard ? "/dev/stdin" : options.files[i];
+        int result = is_standard || bp_fit_file_is_document(given) ? read_document(given, &options, &answers[count])
+                                                                   : ask(given, &options, &answers[count]);
         if (result == EXIT_GO_ON)
             fits = fit_fits(bp_fit_file_get_message(answers[count++])->fit) && fits;
         else

@@ -52,6 +52,28 @@ typedef struct python {
 
 /* ---- the process --------------------------------------------------------------------------------------------------- */
 
+static const int deaths[] = {SIGTERM, SIGHUP};
+static volatile sig_atomic_t group; /* the process group to end with this process; 0: none */
+
+static void end_group(int number)
+{
+    if (group > 0)
+        kill(-(pid_t)group, SIGTERM);
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static void watch_deaths(pid_t process)
+{
+    group = process;
+    for (size_t i = 0; i < sizeof deaths / sizeof *deaths; i++) {
+        struct sigaction action = {.sa_handler = end_group}, before;
+        sigemptyset(&action.sa_mask);
+        if (sigaction(deaths[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* nohup */
+            sigaction(deaths[i], &action, NULL);
+    }
+}
+
 /* In the child: returns only if Python cannot be started. */
 static void start(const python *p, int to, const char *request, pid_t parent)
 {
@@ -59,7 +81,7 @@ static void start(const python *p, int to, const char *request, pid_t parent)
     char *const arguments[] = {(char *)p->name, option, (char *)program, (char *)request, NULL};
     const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
     setpgid(0, 0);                    /* for one signal to all that it starts */
-    prctl(PR_SET_PDEATHSIG, SIGTERM); /* of the command */
+    prctl(PR_SET_PDEATHSIG, SIGTERM); /* of a command that is killed */
     if (getppid() != parent || nothing < 0 || dup2(nothing, STDIN_FILENO) < 0 || dup2(to, STDOUT_FILENO) < 0)
         return;
     signal(SIGPIPE, SIG_DFL); /* main ignores these */
@@ -111,8 +133,10 @@ static int start_python(const char *request, python *p)
         got = p->process > 0 ? read(failed[0], &error, sizeof error) : 0; /* ends when Python runs */
     while (got < 0 && errno == EINTR);
     close(failed[0]);
-    if (error == 0)
+    if (error == 0) {
+        watch_deaths(p->process);
         return EXIT_GO_ON;
+    }
     if (p->process > 0)
         waitpid(p->process, &p->status, 0);
     p->process = 0;
@@ -262,6 +286,7 @@ int fit_ask(const char *request, bp_fit_file **answer)
         poll(NULL, 0, 10);
     progress_erase(&p.progress);
     end_python(&p);
+    group = 0;
     interrupt_pass_on();
     if (code == EXIT_GO_ON && p.bytes > 0 && WIFEXITED(p.status)) /* the last line has no end */
         code = take_line(&p, p.text, p.bytes);
