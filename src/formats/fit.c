@@ -125,7 +125,7 @@ static bp_status check_largest(const bp_json_at *at, const bp_fit_table *table, 
 static bp_status read_table(const bp_json_at *at, uint64_t limit, bp_fit_table *table)
 {
     static const char *const members[] = {"checkpointing", "is_scaled", "rows", "largest", NULL};
-    static const char *const totals[] = {"default", "expandable", "served", "peak", NULL}; /* bp_fit_total */
+    static const char *const totals[] = {"default", "expandable", "served", NULL}; /* bp_fit_total */
     bp_json_at list;
     bp_fit_row *rows = NULL;
     BP_TRY(bp_json_expect_object(at, members));
@@ -141,7 +141,7 @@ static bp_status read_table(const bp_json_at *at, uint64_t limit, bp_fit_table *
     }
     const bp_json_at largest = bp_json_member(at, "largest");
     BP_TRY(bp_json_expect_object(&largest, totals));
-    for (unsigned t = 0; t < BP_FIT_TOTALS; t++)
+    for (unsigned t = 0; t < BP_FIT_ALLOCATORS; t++)
         BP_TRY(fit_whole(&largest, totals[t], 0, &table->largest[t]));
     return check_largest(&largest, table, limit);
 }

@@ -13,6 +13,10 @@ from ...errors import Error, InvalidArgument, Unsupported
 MISSING = "fit needs PyTorch and transformers, and {0} is missing; install them with {1} -m pip install torch transformers"
 
 
+DEFAULTS = {"dp": 1, "ep": 1, "tp": 1, "sequence": 4096, "checkpointing": "auto", "optimizer": "adamw", "weights": "fp32",
+            "param_dtype": "bf16", "reduce_dtype": "fp32", "reshard": True, "loss": "labels"}
+
+
 def _say(line: Dict[str, Any]) -> None:
     print(json.dumps(line), flush=True)
 
@@ -26,7 +30,9 @@ def _answer(options: Dict[str, Any]) -> Dict[str, Any]:
 
     begin = time.monotonic()
     fresh, name = options.pop("fresh", False), options.pop("name", "") or _name(options["model"])
-    gpu = find(options.get("gpu"), options.get("memory"), options.get("reserve"), options.get("dp", 1) * options.get("tp", 1))
+    options = {**DEFAULTS, **options}
+    options.setdefault("runtime", "fsdp2" if options["dp"] > 1 else "single")
+    gpu = find(options.get("gpu"), options.get("memory"), options.get("reserve"), options["dp"] * options["tp"])
     try:
         with open(options["model"], "rb") as file:
             config = file.read()
@@ -36,7 +42,7 @@ def _answer(options: Dict[str, Any]) -> Dict[str, Any]:
     known = None if fresh else cache.load(key)
     if known is not None:
         return known
-    asked = options.get("checkpointing", "auto")
+    asked = options["checkpointing"]
     ways = [_program({**options, "checkpointing": way}, gpu) for way in (("full", ) if asked == "full" else ("none", "full"))]
     jobs = Jobs(cores(), lambda what, done, total: _say({"progress": what, "done": done, "total": total}))
     found = explore(jobs, gpu, ways, lambda way: _changes({**options, "checkpointing": way}, gpu), options.get("batch"),
@@ -64,14 +70,13 @@ def _changes(options: Dict[str, Any], gpu: Any) -> List[Any]:
     from .answer import Change
 
     found: List[Tuple[str, str, Dict[str, Any]]] = []
-    sharded = options.get("runtime", "fsdp2" if options.get("dp", 1) > 1 else "single") == "fsdp2"
-    if options.get("loss", "labels") != "bucketpool":
+    if options["loss"] != "bucketpool":
         found.append(("log-probabilities of the bucketpool client", "--loss bucketpool", {"loss": "bucketpool"}))
-    if sharded and options.get("dp", 1) > 1:
+    if options["runtime"] == "fsdp2":
         dp = 2 * options["dp"]
         found.append((f"shards on {dp} ranks", f"--dp {dp}", {"dp": dp}))
-    if sharded and options.get("reshard") is False:
-        found.append(("parameters gathered again in backward", "without --no-reshard", {"reshard": True}))
+        if not options["reshard"]:
+            found.append(("parameters gathered again in backward", "without --no-reshard", {"reshard": True}))
     return [Change(what, option, _program({**options, **change}, gpu)) for what, option, change in found]
 
 

@@ -83,7 +83,7 @@ def explore(jobs: Jobs, gpu: Gpu, programs: Sequence[Program], changes: Callable
     compared = [*others, *(Table(jobs, each.program, gpu.limit_bytes) for each in tried)]
     jobs.run([each.row(at) for each in compared] + [_kept(jobs, table, at, path)])
     before = table.rows[at].worst
-    found = [("expandable segments", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", before.expandable),
+    found = [("expandable segments", "expandable_segments:True", before.expandable),
              ("served steps", "python -m bucketpool.torch.steps", before.served)]
     named = [(f"{_CHECKPOINTING[each.program.name]}", f"--checkpointing {each.program.name}") for each in others]
     named += [(each.change, each.option) for each in tried]
