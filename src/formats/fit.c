@@ -109,7 +109,7 @@ static bp_status read_row(const bp_json_at *at, uint64_t above, bp_fit_row *row)
 /* The rows agree with the largest micro-batch that is said to fit. */
 static bp_status check_largest(const bp_json_at *at, const bp_fit_table *table, uint64_t limit)
 {
-    for (unsigned t = 0; t < BP_FIT_TOTALS; t++) {
+    for (unsigned t = 0; t < BP_FIT_ALLOCATORS; t++) {
         for (size_t i = 0; i < table->row_count; i++) {
             const uint64_t bytes = bp_fit_row_bytes(&table->rows[i], (bp_fit_total)t), batch = table->rows[i].batch;
             if ((batch > table->largest[t] && bytes <= limit) || (batch == table->largest[t] && bytes > limit))

@@ -33,7 +33,7 @@ typedef struct bp_fit_table {
     bool is_scaled;            /* rows that were not traced are there */
     const bp_fit_row *rows;    /* by ascending micro-batch; at least one */
     size_t row_count;
-    uint64_t largest[BP_FIT_TOTALS]; /* micro-batch that fits; 0: none */
+    uint64_t largest[BP_FIT_ALLOCATORS]; /* micro-batch that fits; 0: none */
 } bp_fit_table;
 
 typedef struct bp_fit_kind {
