@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `bucketpool fit` starts: options as JSON in the first argument, lines of JSON as the answer."""
 
+import contextlib
 import json
 import os
 import sys
@@ -44,12 +45,24 @@ def _answer(options: Dict[str, Any]) -> Dict[str, Any]:
         return known
     asked = options["checkpointing"]
     ways = [_program({**options, "checkpointing": way}, gpu) for way in (("full", ) if asked == "full" else ("none", "full"))]
+    _preload(options)
     jobs = Jobs(cores(), lambda what, done, total: _say({"progress": what, "done": done, "total": total}))
     found = explore(jobs, gpu, ways, lambda way: _changes({**options, "checkpointing": way}, gpu), options.get("batch"),
                     cache.recording_path, asked == "auto")
     answer = document(name, options, gpu, found, time.monotonic() - begin)
     cache.store(key, answer)
     return answer
+
+
+def _preload(options: Dict[str, Any]) -> None:
+    """Imports what recordings need, once, before their processes are forked."""
+    import torch._dynamo  # noqa: F401
+    import torch.distributed.fsdp
+    import torch.testing._internal.distributed.fake_pg  # noqa: F401
+
+    from .training import Training
+    with contextlib.suppress(Exception):  # a model of few layers, where that is possible
+        Training({**options, "runtime": "fsdp2", "checkpointing": "none", "layers": 2}).model()
 
 
 def _name(path: str) -> str:
