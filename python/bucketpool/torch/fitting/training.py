@@ -10,10 +10,12 @@ from types import SimpleNamespace
 from typing import Any, Callable, Dict, List, Tuple
 
 import torch
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard
 
 from ...errors import InvalidArgument, Unsupported
-from . import losses
+from . import losses, parallel
 
 __all__ = ["DTYPES", "OPTIMIZERS", "Training", "config_of"]
 
@@ -60,12 +62,16 @@ def config_of(path: str, layers: int = 0) -> Any:
 def _keep_layers(fields: Dict[str, Any], layers: int) -> None:
     """Cuts the number of layers, and the lists and patterns with one entry for each."""
     count = fields.get("num_hidden_layers")
+    if count is None:  # in hybrid models, the length of a list of kinds
+        count = next((len(fields[name]) for name in ("layers_block_type", "hybrid_override_pattern", "layer_types")
+                      if fields.get(name)), None)
     if not isinstance(count, int) or layers >= count:
         return
     for name, value in fields.items():
         if isinstance(value, (list, str)) and len(value) == count:
             fields[name] = value[:layers]
-    fields["num_hidden_layers"] = layers
+    if "num_hidden_layers" in fields:
+        fields["num_hidden_layers"] = layers
 
 
 class Training:
@@ -83,7 +89,7 @@ class Training:
         get = options.get
         self.dp, self.tp, self.ep = (_positive(options, name, 1) for name in ("dp", "tp", "ep"))
         self.sequence, self.layers = _positive(options, "sequence", 4096), get("layers") or 0
-        self.runtime = _one_of(options, "runtime", RUNTIMES, "fsdp2" if self.dp * self.tp > 1 else "single")
+        self.runtime = _one_of(options, "runtime", RUNTIMES, "fsdp2" if self.dp > 1 else "single")
         self.loss = _one_of(options, "loss", losses.LOSSES, "labels")
         self.optimizer = _one_of(options, "optimizer", OPTIMIZERS, "adamw")
         self.checkpointing = _one_of(options, "checkpointing", ("none", "full"), "none") == "full"
@@ -101,58 +107,116 @@ class Training:
         self._check()
 
     def _check(self) -> None:
-        if self.runtime == "single" and self.ranks > 1:
-            raise InvalidArgument(f"runtime single: one GPU, but dp * tp is {self.ranks}; pass fsdp2 or ddp")
+        if self.runtime == "single" and self.dp > 1:
+            raise InvalidArgument(f"runtime single: no data parallelism, but dp is {self.dp}; pass fsdp2 or ddp")
         if self.runtime != "fsdp2" and self.weights == torch.bfloat16 and self.param_dtype == torch.float32:
             raise InvalidArgument(f"runtime {self.runtime}: weights in bf16 are used in bf16; pass weights fp32 to "
                                   "compute in fp32")
-        if self.tp > 1 or self.ep > 1:
-            raise Unsupported("tp and ep are not here yet")
+        if self.dp % self.ep:
+            raise InvalidArgument(f"ep: {self.ep} does not divide dp, {self.dp}; pass a number that does")
+        if self.ep > 1 and (self.tp > 1 or self.runtime != "fsdp2"):
+            raise Unsupported("ep: experts are divided with fsdp2 and tp 1 alone; leave out ep or the other")
         longest = getattr(self.config, "max_position_embeddings", None)
         if longest and self.sequence > longest:
             self.notes.append(f"sequence: {self.sequence} tokens are more than the {longest} positions of the model")
         if self.layers:
             self.notes.append(f"layers: only the first {self.config.num_hidden_layers} of the model")
+        if getattr(self.config, "quantization_config", None):
+            self.notes.append("quantization_config of the model: left out, weights are trained in the given dtypes")
         if self.loss != "labels":
             self.notes.append("loss: the policy's update alone; log-probabilities of the policy that sampled are "
                               "given, and a reference model is not loaded")
+        if self.runtime == "ddp":
+            self.notes.append("ddp: buckets of 25 MiB beside the gradients, as DistributedDataParallel makes them")
+        if self.tp > 1:
+            self.notes.append("tp: by the plan of transformers, without sequence parallelism")
+        if self.ep > 1:
+            self.routings = ("uniform", "skewed")
+            self.notes.append("ep: all-to-all of tokens as in transformers; uniform: each rank receives as many rows as "
+                              "it sends, skewed: this rank receives twice as many")
+
+    # ---- model -------------------------------------------------------------------------------------------------------
 
     def model(self) -> Any:
-        """The model, in training mode, on the recorded GPU, or on the meta device where it is sharded later."""
+        """The model, in training mode, on the recorded GPU, or on the meta device where it is divided later."""
         import transformers
 
-        with torch.device("meta" if self.runtime == "fsdp2" else "cuda"):
-            model = transformers.AutoModelForCausalLM.from_config(self.config, attn_implementation="sdpa",
+        kind = type(self.config)
+        classes: Any = transformers.AutoModelForCausalLM._model_mapping
+        if kind not in classes:
+            raise Unsupported(f"model type {self.config.model_type!r}: transformers has no causal language model for it; "
+                              "use bucketpool.torch.fit with your own model")
+        attention = "sdpa" if getattr(classes[kind], "_supports_sdpa", True) else "eager"
+        if attention == "eager":
+            self._note("attention: eager, with all scores, because transformers has no other in PyTorch for this model")
+        divided = self.runtime == "fsdp2" or self.tp > 1
+        with torch.device("meta" if divided else "cuda"):
+            model = transformers.AutoModelForCausalLM.from_config(self.config, attn_implementation=attention,
                                                                   dtype=self.weights)
         if self.checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+            enable({"use_reentrant": False})
+        if any("mamba" in type(each).__name__.lower() for each in model.modules()):
+            self._note("Mamba layers: by PyTorch's operators, which take more memory than the kernels of mamba-ssm")
         return model.train()
 
     def build(self) -> Any:
         """The model and its optimizer."""
         model = self.model()
         self.parameters = sum(each.numel() for each in model.parameters())
+        shared = _shared(model)
+        meshes = self._meshes()
+        if self.tp > 1:
+            parallel.tensor_parallel(model, meshes["tp"].get_group())
+        if self.ep > 1:
+            parallel.expert_parallel(model, meshes["ep"].get_group(), self.routing or "uniform")
         if self.loss == "bucketpool":
-            losses.returns_logprobs(model)
+            losses.returns_logprobs(model, meshes["tp"].get_group() if self.tp > 1 else None)
         if self.runtime == "fsdp2":
-            self.shard(model)
-        elif self.runtime == "ddp":
-            model = torch.nn.parallel.DistributedDataParallel(model)
-            self.notes.append("ddp: buckets of 25 MiB beside the gradients, as DistributedDataParallel makes them")
+            self.shard(model, meshes)
+        if next(model.parameters()).device.type == "meta":
+            model.to_empty(device="cuda")
+            _share(shared)
+        if self.runtime == "ddp":
+            model = torch.nn.parallel.DistributedDataParallel(
+                model, process_group=meshes["dp"].get_group() if self.tp > 1 else None)
         return SimpleNamespace(model=model, optimizer=OPTIMIZERS[self.optimizer](model.parameters()))
 
-    def shard(self, model: Any) -> None:
+    def _meshes(self) -> Dict[str, Any]:
+        """By name: dp, tp, ep, and efsdp, over which a rank's experts are sharded."""
+        found: Dict[str, Any] = {}
+        if self.ranks > 1 or self.runtime == "fsdp2":
+            if self.tp > 1:
+                both = init_device_mesh("cuda", (self.dp, self.tp), mesh_dim_names=("dp", "tp"))
+                found = {name: both[name] for name in ("dp", "tp")}
+            else:
+                found["dp"] = init_device_mesh("cuda", (self.dp, ))
+        if self.ep > 1:
+            both = init_device_mesh("cuda", (self.dp // self.ep, self.ep), mesh_dim_names=("efsdp", "ep"))
+            found.update((name, both[name]) for name in ("efsdp", "ep"))
+        return found
+
+    def shard(self, model: Any, meshes: Dict[str, Any]) -> None:
         """FSDP2 with a unit for each layer, and the root for embeddings, norm and head."""
         policy = MixedPrecisionPolicy(param_dtype=self.param_dtype, reduce_dtype=self.reduce_dtype)
         for layer in layers_of(model):
-            fully_shard(layer, mp_policy=policy, reshard_after_forward=self.reshard)
-        fully_shard(model, mp_policy=policy, reshard_after_forward=self.reshard)
-        model.to_empty(device="cuda")
+            if self.ep > 1:
+                for _, experts in parallel.expert_modules(layer):
+                    fully_shard(experts, mesh=meshes["efsdp"], mp_policy=policy, reshard_after_forward=self.reshard,
+                                shard_placement_fn=lambda parameter: _placement(parameter, self.dp // self.ep))
+            fully_shard(layer, mesh=meshes["dp"], mp_policy=policy, reshard_after_forward=self.reshard)
+        fully_shard(model, mesh=meshes["dp"], mp_policy=policy, reshard_after_forward=self.reshard)
+
+    def _note(self, sentence: str) -> None:
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+    # ---- step --------------------------------------------------------------------------------------------------------
 
     def step(self, built: Any, batch: int) -> None:
         """A training step with that many sequences."""
         self.forward_backward(built, batch)
-        torch.nn.utils.clip_grad_norm_(built.model.parameters(), 1.0)
+        clip(built.model.parameters())
         built.optimizer.step()
         built.optimizer.zero_grad()
 
@@ -163,6 +227,44 @@ class Training:
         with torch.autocast("cuda", self.param_dtype, enabled=autocast):
             loss = losses.LOSSES[self.loss](built.model, tokens)
         loss.backward()
+
+
+def clip(parameters: Any, most: float = 1.0) -> None:
+    """clip_grad_norm_ for parameters of several meshes, as torchtitan clips with expert parallelism."""
+    meshes: Dict[Any, List[Any]] = {}
+    for each in parameters:
+        if each.grad is not None:
+            meshes.setdefault(getattr(each, "device_mesh", None), []).append(each)
+    if len(meshes) == 1:
+        torch.nn.utils.clip_grad_norm_(next(iter(meshes.values())), most)
+        return
+    norms = [torch.nn.utils.get_total_norm([each.grad for each in group]) for group in meshes.values()]
+    total = torch.linalg.vector_norm(torch.stack([each.full_tensor() if hasattr(each, "full_tensor") else each
+                                                  for each in norms]))
+    for group in meshes.values():
+        torch.nn.utils.clip_grads_with_norm_(group, most, total)
+
+
+def _placement(parameter: Any, ranks: int) -> Any:
+    """Of a rank's experts: by expert, or by rows where there are fewer experts than ranks, as torchtitan does."""
+    by_rows = parameter.shape[0] < ranks and parameter.dim() > 1 and parameter.shape[1] % ranks == 0
+    return Shard(1 if by_rows else 0)
+
+
+def _shared(model: Any) -> List[List[Tuple[Any, str]]]:
+    """Places of parameters that several modules have (tied weights)."""
+    places: Dict[int, List[Tuple[Any, str]]] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            places.setdefault(id(parameter), []).append((module, name))
+    return [each for each in places.values() if len(each) > 1]
+
+
+def _share(places: List[List[Tuple[Any, str]]]) -> None:
+    """Shares them again: to_empty() makes each place its own."""
+    for (module, name), *others in places:
+        for other, of in others:
+            setattr(other, of, getattr(module, name))
 
 
 def layers_of(model: Any) -> List[Any]:
