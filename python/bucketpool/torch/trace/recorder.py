@@ -30,10 +30,11 @@ from .._passes import MEMORY
 from . import emulation, flex, kernels
 from .kinds import GRADIENTS, PARAMETERS, WORKSPACE, Kinds
 from .modules import Modules
+from .operator_cache import Operator, OperatorCache, Result, described_storages
 from .recording import Frame, Recording
 from .replaced import ASKS, asks_for_gpu, explained, replaced
 from .streams import Streams
-from .values import Values, tensors_in
+from .values import Traits, Values, tensors_in
 
 __all__ = ["Options", "recorded"]
 
@@ -59,7 +60,7 @@ _SILENT = ("torch/_ops.py", "torch/_compile.py", "torch/overrides.py", "torch/_d
            "torch/utils/_contextlib.py", "torch/utils/_stats.py")
 _COLLECTIVES = ("c10d", "_c10d")
 _METADATA_ONLY = frozenset((aten._local_scalar_dense.default, aten.is_pinned.default))
-
+_WithoutFunctions: Any = torch._C.DisableTorchFunction
 
 _FakeMode: Any = FakeTensorMode  # their methods have no types
 _FunctionMode: Any = overrides.TorchFunctionMode
@@ -338,6 +339,20 @@ def _bias(mask: Any, query: Any) -> Any:
     return mask.expand(query.shape[0], query.shape[1], query.shape[2], columns)
 
 
+class _Known(Operator):
+    """An operator, and what the recorder does after it."""
+
+    __slots__ = ("is_metadata_only", "is_product", "temporaries", "is_client", "is_collective", "may_accumulate",
+                 "traits")
+
+    def __init__(self, func: Any) -> None:
+        super().__init__(func)
+        self.is_metadata_only, self.is_product = func in _METADATA_ONLY, func in kernels.PRODUCTS
+        self.temporaries, self.is_client = kernels.TEMPORARIES.get(func), func in MEMORY
+        self.is_collective, self.may_accumulate = self.name.startswith(_COLLECTIVES), func in _ACCUMULATES
+        self.traits = Traits(func)
+
+
 class _Operators(_DispatchMode):
     """Operators: runs them on fake tensors, or on the CPU where all is small and there, and reports their storages."""
 
@@ -351,48 +366,88 @@ class _Operators(_DispatchMode):
         self._callers = emulation.Callers() if self._cuda else None
         self._engines = 0  # runs of autograd's engine
         self._values, self._kinds = storages.values, storages.kinds
-        self._names: Dict[Any, str] = {}
+        self._cache = OperatorCache(fakes, _Known)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """PyTorch would wrap __torch_dispatch__, twice. Nothing is compiled in a recording."""
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Tuple[Any, ...] = (),
                            kwargs: Optional[Dict[str, Any]] = None) -> Any:
         if func is _ASKED_DEVICE:
             return self._device(args[0])
-        if any(not issubclass(each, FakeTensor) and each not in (torch.Tensor, torch.nn.Parameter) for each in types):
-            return NotImplemented  # DTensor and the like run first, and arrive here with their local tensors
-        kwargs = dict(kwargs or {})
+        for each in types:  # DTensor and the like run first, and arrive here with their local tensors
+            if each is not FakeTensor and not issubclass(each, FakeTensor) and each not in (
+                    torch.Tensor, torch.nn.Parameter):
+                return NotImplemented
+        kwargs = self._named(kwargs) if kwargs else {}
+        operator, only_shapes = self._cache.operator(func), self._fakes.depth > 1
+        if operator.is_metadata_only and not only_shapes and isinstance(args[0], FakeTensor):
+            return self._storages.item(args[0]) if func is not aten.is_pinned.default else False
+        inputs: List[Any] = []
+        with _WithoutFunctions():
+            signature = self._cache.signature(operator, args, kwargs, inputs, only_shapes)
+            if signature is not None:
+                known = operator.results.get(signature)
+                if known is not None:
+                    return self._repeated(operator, known, args, kwargs, inputs, only_shapes)
+                before = described_storages(inputs)
+        result = func(*args, **kwargs) if only_shapes else self._run(func, args, kwargs)
+        with _WithoutFunctions():
+            if not only_shapes:
+                self._values.after(func, operator.traits, args, kwargs, result)
+                tensors = [each for each in tensors_in(result) if each.device.type == self._options.device.type]
+                if tensors:
+                    self._storages.outputs(operator.name, tensors)
+                    self._follow(operator, args, kwargs, result, tensors)
+            if signature is not None and signature == self._cache.signature(operator, args, kwargs, [], only_shapes):
+                self._cache.learn(operator, signature, inputs, before, result)
+        return result
+
+    def _repeated(self, operator: _Known, known: Result, args: Tuple[Any, ...], kwargs: Dict[str, Any],
+                  inputs: List[Any], only_shapes: bool) -> Any:
+        """The result of an operator that ran before with such arguments."""
+        made = self._cache.made(known, inputs)
+        result = made[0] if known.container is None else known.container(made)
+        if only_shapes:
+            return result
+        if not self._values.after_unknown(operator.traits, args, kwargs, inputs, known):
+            self._values.after(operator.func, operator.traits, args, kwargs, result)
+        device = self._options.device.type
+        tensors = [each for each, part in zip(made, known.parts)
+                   if part.device is not None and part.device.type == device]
+        if tensors:
+            for each in tensors:
+                self._storages.update(operator.name, each.untyped_storage())
+            self._follow(operator, args, kwargs, result, tensors)
+        return result
+
+    def _named(self, kwargs: Dict[str, Any]) -> Dict[str, Any]:
+        """Named arguments as the recorded device has them."""
+        kwargs = dict(kwargs)
         if kwargs.get("device") == _FOR_AUTOGRAD:
             kwargs["device"] = self._options.device
         if kwargs.get("pin_memory"):
             kwargs["pin_memory"] = False
         if kwargs.get("generator") is not None and torch.device(kwargs.get("device") or "cpu").type == "cuda":
             kwargs["generator"] = None
-        if self._fakes.depth > 1:
-            return func(*args, **kwargs)
-        if func in _METADATA_ONLY and isinstance(args[0], FakeTensor):
-            return self._storages.item(args[0]) if func is not aten.is_pinned.default else False
-        result = self._run(func, args, kwargs)
-        self._values.after(func, args, kwargs, result)
-        tensors = [each for each in tensors_in(result) if each.device.type == self._options.device.type]
-        if tensors:
-            name = self._name(func)
-            self._storages.outputs(name, tensors)
-            if self._cuda:
-                self._hidden(func, name, args, kwargs)
-            if func in MEMORY:
-                self._client(func, name, args)
-            if name.startswith(_COLLECTIVES):
-                self._kinds.collective(name, args, result)
-            elif func in _ACCUMULATES and self._storages.modules.accumulates():
-                self._kinds.mark(GRADIENTS, tensors)
-        return result
+        return kwargs
 
-    def _hidden(self, func: Any, name: str, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> None:
-        """Memory that the kernel takes beside the operator's results."""
-        if func in kernels.PRODUCTS:
-            self._storages.workspace(kernels.uses_lt(func, args, kwargs))
-        temporary = kernels.TEMPORARIES.get(func)
-        if temporary is not None:
-            self._storages.temporaries(name + " (temporary)", temporary(args))
+    def _follow(self, operator: _Known, args: Tuple[Any, ...], kwargs: Dict[str, Any], result: Any,
+                tensors: List[Any]) -> None:
+        """Memory that the kernel takes beside the operator's results, and kinds of memory that it decides."""
+        if self._cuda:
+            if operator.is_product:
+                self._storages.workspace(kernels.uses_lt(operator.func, args, kwargs))
+            if operator.temporaries is not None:
+                self._storages.temporaries(operator.name + " (temporary)", operator.temporaries(args))
+        if operator.is_client:
+            self._client(operator.func, operator.name, args)
+        if operator.is_collective:
+            self._kinds.collective(operator.name, args, result)
+        elif operator.may_accumulate and self._storages.modules.accumulates():
+            self._kinds.mark(GRADIENTS, tensors)
 
     def _client(self, func: Any, name: str, args: Tuple[Any, ...]) -> None:
         """Memory that an operator of bucketpool takes beside its results. Workspaces on the CPU are not PyTorch's."""
@@ -419,7 +474,7 @@ class _Operators(_DispatchMode):
             if exact is not None:
                 made = [aten._to_copy.default(each, device=self._options.device) for each in tensors_in(exact)]
                 return made[0] if isinstance(exact, torch.Tensor) else tuple(made)
-            raise Unsupported(f"{self._name(func)}: the size of its result depends on values, which a recording lacks; "
+            raise Unsupported(f"{self._cache.operator(func).name}: the size of its result depends on values, which a recording lacks; "
                               "use a form with a fixed size (masks instead of indices, grouped experts)") from None
         except DataDependentOutputException:
             exact = self._values.exact(func, args, kwargs)
@@ -449,10 +504,10 @@ class _Operators(_DispatchMode):
     def _explained(self, func: Any, error: BaseException) -> BaseException:
         """The program's error as it is; else Unsupported, where PyTorch cannot run an operator on fake tensors."""
         if "fake impl" in str(error):
-            return Unsupported(f"{self._name(func)}: a custom operator without sizes of its results; add them with "
+            return Unsupported(f"{self._cache.operator(func).name}: a custom operator without sizes of its results; add them with "
                                "torch.library.register_fake, or choose an implementation in PyTorch's operators")
         if isinstance(error, _UNSUPPORTED) or isinstance(error.__context__, NotImplementedError):
-            return Unsupported(f"{self._name(func)}: PyTorch cannot run this operator on fake tensors; use other "
+            return Unsupported(f"{self._cache.operator(func).name}: PyTorch cannot run this operator on fake tensors; use other "
                                "operators, or leave it out while you record")
         return error
 
@@ -482,12 +537,6 @@ class _Operators(_DispatchMode):
                                      or frame.f_code.co_filename.endswith(_SILENT)):
             frame = frame.f_back
         return frame is not None and frame.f_code is _ENGINE.__code__
-
-    def _name(self, func: Any) -> str:
-        name = self._names.get(func)
-        if name is None:
-            name = self._names[func] = func._schema.name if hasattr(func, "_schema") else str(func)
-        return name
 
     def engine(self, run: Any) -> Callable[..., Any]:
         """_engine_run_backward, with the function mode on for hooks and recomputation."""

@@ -16,7 +16,7 @@ import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-__all__ = ["Values", "tensors_in"]
+__all__ = ["Traits", "Values", "tensors_in"]
 
 aten = torch.ops.aten
 
@@ -40,13 +40,26 @@ _SMALL = 4096  # elements of a tensor that is computed
 _ERRORS = (RuntimeError, IndexError, ValueError, TypeError)
 
 
+class Traits:
+    """An operator, for Values. writes: positions or names of arguments that it writes."""
+
+    __slots__ = ("writes", "overwrites", "is_random", "is_known", "is_range")
+
+    def __init__(self, func: Any) -> None:
+        arguments = func._schema.arguments if hasattr(func, "_schema") else []
+        self.writes: List[Any] = [each.name if each.kwarg_only else place for place, each in enumerate(arguments)
+                                  if each.alias_info is not None and each.alias_info.is_write]
+        self.overwrites, self.is_range = func in _OVERWRITES, func in _RANGES
+        self.is_random = _RANDOM in getattr(func, "tags", ())
+        self.is_known = func in _FILLS or func in _TESTS  # also if no input is known
+
+
 class Values:
     """Known values, by storage. after() follows each operator."""
 
     def __init__(self) -> None:
         # By address of the storage: weak reference; a number, or the elements of the storage
         self._known: Dict[int, Tuple[Any, Any]] = {}
-        self._written: Dict[Any, List[Any]] = {}  # of operators: positions or names of arguments that they write
 
     def of(self, tensor: Any) -> Any:
         """The value of all elements; None: unknown, or not the same."""
@@ -77,14 +90,14 @@ class Values:
                 return None
             return known[1].as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
-    def after(self, func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any], result: Any) -> None:
+    def after(self, func: Any, traits: Traits, args: Tuple[Any, ...], kwargs: Dict[str, Any], result: Any) -> None:
         """Learns or forgets values of the tensors that an operator returned or wrote."""
-        writes = [each for place in self._writes(func)
+        writes = [each for place in traits.writes
                   for each in tensors_in(kwargs.get(place) if isinstance(place, str) else args[place:place + 1])]
         outputs = [each for each in writes or tensors_in(result) if isinstance(each, FakeTensor)]
         if not outputs:
             return
-        inputs = tensors_in(args[1] if func in _OVERWRITES else args)
+        inputs = tensors_in(args[1] if traits.overwrites else args)
         inputs += tensors_in([value for name, value in kwargs.items() if name != "out"])
         if not writes:
             shared = {_key(each) for each in inputs}
@@ -92,16 +105,43 @@ class Values:
         values: List[Any] = [None] * len(outputs)
         if func in _FILLS:
             values = [_FILLS[func](args)]
-        elif _RANDOM not in getattr(func, "tags", ()) and outputs:
-            if self._is_computed(func, inputs, outputs):
+        elif not traits.is_random and outputs:
+            if self._is_computed(traits, inputs, outputs):
                 values = self._computed(func, args, kwargs, outputs, bool(writes))
-            elif func in _OVERWRITES:
+            elif traits.overwrites:
                 values = [self.of(args[1])]
             elif (inputs and all(self.of(each) is not None for each in inputs)) or func in _TESTS or any(
                     each.dtype == torch.bool for each in outputs):
-                values = self._estimated(func, args, kwargs, outputs, bool(writes))
+                values = self._estimated(func, traits.writes if writes else [], args, kwargs, outputs)
         for output, value in zip(outputs, values):
             self._set(output, value)
+
+    def after_unknown(self, traits: Traits, args: Tuple[Any, ...], kwargs: Dict[str, Any], inputs: List[Any],
+                      result: Any) -> bool:
+        """after(), where it learns nothing, for fake tensors that repeat. inputs: all of them. False: it may learn."""
+        if traits.is_known or "out" in kwargs or result.has_bool:
+            return False
+        if not traits.writes:
+            if traits.is_random or not result.has_new:
+                return True
+            return not traits.is_range if not inputs else self._is_unknown(inputs)
+        written = [each for place in traits.writes
+                   for each in tensors_in(kwargs.get(place) if isinstance(place, str) else args[place:place + 1])]
+        if not traits.is_random and not (self._is_unknown(tensors_in(args[1]) if traits.overwrites else inputs)):
+            return False
+        for each in written:
+            if each.dtype == torch.bool:
+                return False
+        for each in written:
+            self._known.pop(_key(each), None)
+        return True
+
+    def _is_unknown(self, fakes: List[Any]) -> bool:
+        """The value of one of them is."""
+        for each in fakes:
+            if each.untyped_storage()._cdata not in self._known:
+                return True
+        return False
 
     def evaluate(self, func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
         """The operator's result on tensors of one element."""
@@ -118,10 +158,10 @@ class Values:
             return func(*(_mapped(each, self.content) for each in args),
                         **{name: _mapped(each, self.content) for name, each in kwargs.items()})
 
-    def _is_computed(self, func: Any, inputs: List[Any], outputs: List[Any]) -> bool:
+    def _is_computed(self, traits: Traits, inputs: List[Any], outputs: List[Any]) -> bool:
         if any(_elements(each) > _SMALL for each in outputs):
             return False
-        return func in _RANGES if not inputs else all(self.content(each) is not None for each in inputs)
+        return traits.is_range if not inputs else all(self.content(each) is not None for each in inputs)
 
     def _computed(self, func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any], outputs: List[Any],
                   written: bool) -> List[Any]:
@@ -157,8 +197,8 @@ class Values:
         except _ERRORS:
             return nothing
 
-    def _estimated(self, func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any], outputs: List[Any],
-                   written: bool) -> List[Any]:
+    def _estimated(self, func: Any, writes: List[Any], args: Tuple[Any, ...], kwargs: Dict[str, Any],
+                   outputs: List[Any]) -> List[Any]:
         """One value of each output; None where the operator depends on shapes, or the number is not finite."""
         nothing: List[Any] = [None] * len(outputs)
         try:
@@ -166,9 +206,8 @@ class Values:
                 small = [_mapped(each, self._one) for each in args]
                 named = {name: _mapped(each, self._one) for name, each in kwargs.items()}
                 result = func(*small, **named)
-                if written:
-                    result = [named.get(place) if isinstance(place, str) else small[place]
-                              for place in self._writes(func)]
+                if writes:
+                    result = [named.get(place) if isinstance(place, str) else small[place] for place in writes]
                 values = [each.flatten()[0].item() for each in tensors_in(result)]
         except _ERRORS:
             return nothing
@@ -181,15 +220,6 @@ class Values:
     def _one(self, tensor: Any) -> Any:
         known = self.of(tensor)
         return torch.full([1] * tensor.dim(), 1 if known is None else known, dtype=tensor.dtype)
-
-    def _writes(self, func: Any) -> List[Any]:
-        found = self._written.get(func)
-        if found is None:
-            arguments = func._schema.arguments if hasattr(func, "_schema") else []
-            found = self._written[func] = [
-                each.name if each.kwarg_only else place for place, each in enumerate(arguments)
-                if each.alias_info is not None and each.alias_info.is_write]
-        return found
 
     def _set(self, tensor: Any, value: Any) -> None:
         """value: None, a number for the elements of the tensor, or all elements of its storage."""
