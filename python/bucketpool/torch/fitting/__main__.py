@@ -2,6 +2,7 @@
 """What `bucketpool fit` starts: options as JSON in the first argument, lines of JSON as the answer."""
 
 import contextlib
+import gc
 import json
 import os
 import sys
@@ -63,6 +64,8 @@ def _preload(options: Dict[str, Any]) -> None:
     from .training import Training
     with contextlib.suppress(Exception):  # a model of few layers, where that is possible
         Training({**options, "runtime": "fsdp2", "checkpointing": "none", "layers": 2}).model()
+    gc.collect()
+    gc.freeze()  # or each process collects, and copies, what they share
 
 
 def _name(path: str) -> str:
