@@ -103,6 +103,7 @@ int step_answer_find(const char *path, const bp_trace *trace, step_answer *answe
 int step_answer_init(const char *path, const bp_trace *trace, const step_options *options, step_answer *answer)
 {
     CLI_TRY(step_answer_find(path, trace, answer));
+    answer->limit = options->limit;
     bp_status status = BP_OK;
     /* Without steps only a failed request was recorded. */
     if (answer->steps.count > 0 && trace->stream_count <= BP_STEP_PLAN_STREAMS)

@@ -20,6 +20,14 @@
 static const choice choices_by[] = {
     {"place", STEP_BY_PLACE}, {"module", STEP_BY_MODULE}, {"phase", STEP_BY_PHASE}, {"kind", STEP_BY_KIND}, {0}};
 
+static int parse_limit(const char *name, const char *text, void *options)
+{
+    step_options *o = options;
+    if (!cli_parse_bytes(text, &o->limit) || o->limit == 0)
+        return cli_fail(EXIT_BAD_INPUT, "--%s %.40s: expected a size such as 80GB or 79.1GiB", name, text);
+    return EXIT_GO_ON;
+}
+
 static const option_row step_table[] = {
     {.kind = OPTION_HEADING, .text = "Planning:", .group = 1},
     {"work", "N",
@@ -29,6 +37,8 @@ static const option_row step_table[] = {
      "Keep memory of other streams than the main one free for so many events before its allocation; 0: no windows "
      "(default since the last allocation of its size)",
      OPTION_U32, FIELD(lead)},
+    {"limit", "SIZE", "Also play the models of PyTorch's allocators with so much memory: does the recording run in it?",
+     OPTION_OWN, .parse = parse_limit},
     {.kind = OPTION_HEADING, .text = "Output:", .group = 2},
     {"by", "GROUP", "Sum up what is live by place in the code, module, phase or kind (default place)", OPTION_CHOICE,
      FIELD(by), choices_by},

@@ -152,6 +152,28 @@ static void add_failure(bp_json_writer *d, const step_answer *a)
     bp_json_end(d);
 }
 
+static void add_limited(bp_json_writer *d, const char *name, const step_limited *limited)
+{
+    bp_json_add_object(d, name);
+    bp_json_add_number(d, "retries", limited->retries);
+    bp_json_add_number(d, "failures", limited->failures);
+    bp_json_end(d);
+}
+
+/* null without --limit. */
+static void add_limit(bp_json_writer *d, const step_answer *a)
+{
+    if (a->limit == 0) {
+        bp_json_add_null(d, "limit");
+        return;
+    }
+    bp_json_add_object(d, "limit");
+    bp_json_add_number(d, "bytes", a->limit);
+    add_limited(d, "default", &a->default_limited);
+    add_limited(d, "expandable", &a->expandable_limited);
+    bp_json_end(d);
+}
+
 static void add_answer(bp_json_writer *d, const step_answer *a)
 {
     static const char *const sources[] = {
@@ -193,6 +215,7 @@ static void add_answer(bp_json_writer *d, const step_answer *a)
     bp_json_add_number(d, "default_bytes", a->default_bytes);
     bp_json_add_number(d, "default_at_peak_bytes", a->default_at_peak);
     bp_json_add_number(d, "expandable_bytes", a->expandable_bytes);
+    add_limit(d, a);
     bp_json_add_number(d, "empty_caches", a->empty_caches);
     bp_json_add_number(d, "unclear_releases", a->unclear_releases);
     bp_json_add_number(d, "default_least_bytes", a->default_min);

@@ -128,6 +128,18 @@ static bp_status play_default(step_answer *a, bp_play_options *options, uses *u)
     return status;
 }
 
+/* On a device with less memory. */
+static bp_status play_limited(const step_answer *a, bp_play_options options, bool expandable, step_limited *limited)
+{
+    bp_play_result result = {0};
+    options.reserved_bytes = NULL;
+    options.settings.expandable_segments = expandable;
+    options.settings.limit_bytes = a->limit;
+    bp_status status = a->limit > 0 ? bp_play(a->trace, &options, &result) : BP_OK;
+    *limited = (step_limited){.retries = result.counters.retries, .failures = result.counters.failures};
+    return status;
+}
+
 /* Plays a recording from its own state: does the model choose the addresses that PyTorch chose? */
 static bp_status check(step_answer *a)
 {
@@ -158,6 +170,10 @@ int step_play(step_answer *answer)
     options.settings.expandable_segments = true;
     if (status == BP_OK && !u.failed)
         status = play(answer, &options, &result, &answer->expandable_bytes);
+    if (status == BP_OK && !u.failed)
+        status = play_limited(answer, options, false, &answer->default_limited);
+    if (status == BP_OK && !u.failed)
+        status = play_limited(answer, options, true, &answer->expandable_limited);
     if (status == BP_OK && !u.failed)
         sort_causes(&u, &answer->causes);
     if (status == BP_OK && !u.failed && answer->has_segments)

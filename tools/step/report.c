@@ -123,6 +123,18 @@ static void print_streams(const step_answer *a)
         putchar('\n');
 }
 
+static void print_limited(const step_answer *a, const char *name, const step_limited *limited)
+{
+    if (limited->failures > 0)
+        cli_print("With %s, %s finds no memory for %llu request%s.\n", cli_bytes(a->limit), name,
+                  (unsigned long long)limited->failures, cli_plural(limited->failures));
+    else if (limited->retries > 0)
+        cli_print("With %s, %s runs, and releases its unused memory %llu time%s to do so.\n", cli_bytes(a->limit), name,
+                  (unsigned long long)limited->retries, cli_plural(limited->retries));
+    else
+        cli_print("With %s, %s runs.\n", cli_bytes(a->limit), name);
+}
+
 static int print_amounts(const step_answer *a, const step_options *options)
 {
     const bp_step_plan_info *p = a->plan;
@@ -154,6 +166,10 @@ static int print_amounts(const step_answer *a, const step_options *options)
                misses_peak(a) ? "of the recording" : "lower bound: no allocator takes less");
     CLI_TRY(sheet_finish(&s));
     print_streams(a);
+    if (a->limit > 0) {
+        print_limited(a, "the caching allocator", &a->default_limited);
+        print_limited(a, "the caching allocator with expandable segments", &a->expandable_limited);
+    }
     if (a->empty_caches > 0)
         printf("The models follow %llu calls of torch.cuda.empty_cache.\n", (unsigned long long)a->empty_caches);
     if (a->default_min != a->default_max)

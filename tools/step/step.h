@@ -23,7 +23,8 @@ typedef struct step_options {
     int color;
     int by; /* step_grouping */
     uint64_t work;
-    uint32_t lead; /* bp_step_plan_config */
+    uint32_t lead;  /* bp_step_plan_config */
+    uint64_t limit; /* bytes of a GPU on which the models play, too; 0: none */
     uint32_t holders;
     char **files;
     size_t file_count;
@@ -55,6 +56,12 @@ typedef struct step_causes {
     uint64_t private_pool; /* free memory of private pools (graphs, MemPool) */
 } step_causes;
 
+/* A model of the allocator with `limit` bytes. */
+typedef struct step_limited {
+    uint64_t retries;  /* requests that were served after the release of unused memory */
+    uint64_t failures; /* requests that found no memory */
+} step_limited;
+
 /* A request that found no memory. */
 typedef struct step_failure {
     uint32_t event;
@@ -82,13 +89,15 @@ typedef struct step_answer {
     step_failure listed[STEP_LISTED_FAILURES];
     bp_failed_request failed;
     step_holders at_failure[STEP_GROUPINGS];
-    bool has_segments;                 /* the file has what PyTorch had from the driver */
-    uint64_t recorded_bytes;           /* the most that PyTorch had */
-    uint64_t recorded_at_peak;         /* at peak_event */
-    uint64_t default_at_peak;          /* of the model, at peak_event */
-    uint64_t default_bytes;            /* the most that the model of the caching allocator has, and ... */
-    uint64_t expandable_bytes;         /* ... with expandable segments */
-    uint64_t empty_caches;             /* calls of torch.cuda.empty_cache that the models follow */
+    bool has_segments;         /* the file has what PyTorch had from the driver */
+    uint64_t recorded_bytes;   /* the most that PyTorch had */
+    uint64_t recorded_at_peak; /* at peak_event */
+    uint64_t default_at_peak;  /* of the model, at peak_event */
+    uint64_t default_bytes;    /* the most that the model of the caching allocator has, and ... */
+    uint64_t expandable_bytes; /* ... with expandable segments */
+    uint64_t limit;            /* step_options */
+    step_limited default_limited, expandable_limited; /* with a limit */
+    uint64_t empty_caches;                            /* calls of torch.cuda.empty_cache that the models follow */
     uint64_t unclear_releases;         /* of empty_cache, or for an allocation that found no memory: ... */
     uint64_t default_min, default_max; /* ... default_bytes if all are the former, or the latter */
     uint64_t checked;         /* recorded addresses and segment events that the model of the allocator reproduced ... */
