@@ -33,15 +33,14 @@ def searched(name, ranks, sequence, checkpointing, gpus):
 
     training = Training({"model": os.path.join(ROOT, "examples", "models", name, "config.json"), "dp": ranks, "sequence": sequence,
                          "checkpointing": checkpointing})
-    jobs, found = Jobs(cores()), {}
-    table = None
-    for each in sorted(gpus, key=lambda gpu: find(gpu, None, None, ranks).limit_bytes):
+    jobs, found, traced = Jobs(cores()), {}, {}
+    for each in gpus:
         gpu = find(each, None, None, ranks)
-        table = table or Table(jobs, Program(training, gpu.capability, checkpointing), gpu.limit_bytes)
-        table.limit_bytes = gpu.limit_bytes
+        table = Table(jobs, Program(training, gpu.capability, checkpointing), gpu.limit_bytes, traced)
         jobs.run([table.search()])
+        traced.update(table.traced)
         rows = {batch: amounts.worst._asdict() for batch, amounts in sorted(table.rows.items())}
-        found[each] = {"limit_bytes": gpu.limit_bytes, "largest": dict(table.largest), "scaled": table.is_scaled, "rows": rows}
+        found[each] = {"limit_bytes": gpu.limit_bytes, "largest": dict(table.largest), "without_retries": dict(table.smooth), "scaled": table.is_scaled, "rows": rows}
     return found
 
 

@@ -40,12 +40,14 @@ class Fit:
 
     @property
     def largest(self) -> Dict[str, int]:
-        """The largest micro-batch that fits with "default", "expandable" and "served"; 0: none."""
+        """The largest micro-batch that runs with "default", "expandable" and "served"; 0: none."""
         return dict(self.document["tables"][0]["largest"])
 
     @property
     def rows(self) -> List[Dict[str, Any]]:
-        """Bytes of each micro-batch: "batch", "default_bytes", "expandable_bytes", "served_bytes", "peak_bytes"."""
+        """Each micro-batch: "batch", "default_bytes", "expandable_bytes", "served_bytes", "peak_bytes", "default_retries",
+        "expandable_retries" (None: it finds no memory).
+        """
         return list(self.document["tables"][0]["rows"])
 
     def write(self, path: "os.PathLike[str] | str") -> None:
@@ -110,10 +112,12 @@ def _kept(jobs: Jobs, table: Table, batch: int, path: str) -> Search:
 
 def _table(table: Table) -> Dict[str, Any]:
     return {"checkpointing": table.program.name, "is_scaled": table.is_scaled, "largest": table.largest,
+            "largest_without_retries": table.smooth,
             "rows": [{"batch": batch, "is_traced": batch in table.traced, **_totals(amounts, 0),
                       "skewed": _totals(amounts, -1) if len(amounts.totals) > 1 else None}
                      for batch, amounts in sorted(table.rows.items())]}
 
 
-def _totals(amounts: Amounts, routing: int) -> Dict[str, int]:
-    return {f"{name}_bytes": size for name, size in amounts.totals[routing]._asdict().items()}
+def _totals(amounts: Amounts, routing: int) -> Dict[str, Optional[int]]:
+    return {name if name.endswith("_retries") else f"{name}_bytes": value
+            for name, value in amounts.totals[routing]._asdict().items()}

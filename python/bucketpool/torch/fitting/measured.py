@@ -35,13 +35,16 @@ class Program:
 
 class Totals(NamedTuple):
     """Bytes of the GPU with PyTorch's allocator as it is, with expandable segments, and with the step served at planned
-    addresses; live bytes at the peak, rounded to 512, below which no allocator gets.
+    addresses; live bytes at the peak, rounded to 512, below which no allocator gets. Where the GPU has less, PyTorch
+    releases what it caches and tries again: how often in two steps, or None where that does not help.
     """
 
     default: int
     expandable: int
     served: int
     peak: int
+    default_retries: Optional[int]
+    expandable_retries: Optional[int]
 
 
 class Amounts(NamedTuple):
@@ -52,7 +55,7 @@ class Amounts(NamedTuple):
 
     @property
     def worst(self) -> Totals:
-        return Totals(*(max(values) for values in zip(*self.totals)))
+        return Totals(*(None if None in values else max(values) for values in zip(*self.totals)))
 
 
 class Measured(NamedTuple):
@@ -95,35 +98,37 @@ def command() -> str:
     return path
 
 
-def measure(recordings: Tuple[Recording, ...], keep: Optional[str] = None) -> Amounts:
-    """By the models of `bucketpool step`. keep: a path for the last recording's file."""
+def measure(recordings: Tuple[Recording, ...], limit_bytes: int) -> Amounts:
+    """By the models of `bucketpool step`."""
     totals, kinds = [], []
     for recording in recordings:
-        device = _evaluated(recording, keep)
+        device = _evaluated(recording, limit_bytes)
+        retries = [None if model["failures"] else model["retries"]
+                   for model in (device["limit"]["default"], device["limit"]["expandable"])]
         totals.append(Totals(device["default_bytes"], device["expandable_bytes"], device["plan"]["total_bytes"],
-                             device["peak_bytes"]))
+                             device["peak_bytes"], *retries))
         kinds = [(each["kind"], each["bytes"]) for each in device["kinds"]]
     return Amounts(tuple(totals), tuple(kinds))
 
 
-def _evaluated(recording: Recording, keep: Optional[str]) -> Dict[str, Any]:
+def _evaluated(recording: Recording, limit_bytes: int) -> Dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        path = keep or os.path.join(folder, "recording.pickle")
+        path = os.path.join(folder, "recording.pickle")
         recording.write(path)
-        done = subprocess.run([command(), "step", "--json", path], capture_output=True, text=True, check=False)
+        done = subprocess.run([command(), "step", "--json", "--limit", str(limit_bytes), path], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise InternalError(f"bucketpool step --json: exit status {done.returncode}: {done.stderr.strip()[-300:]}")
     devices: List[Dict[str, Any]] = json.loads(done.stdout)["devices"]
     return devices[0]
 
 
-def traced(program: Program, batch: int, repeats_itself: bool = False) -> Measured:
+def traced(program: Program, batch: int, limit_bytes: int, repeats_itself: bool = False) -> Measured:
     """Records two steps and measures; for a process of its own. repeats_itself: the second step follows from the first."""
     recordings = tuple(_recorded(program, batch, routing, repeats_itself) for routing in program.routings)
     notes = dict.fromkeys(getattr(program.training, "notes", []))
     for recorded in recordings:
         notes.update(dict.fromkeys(note for note in recorded.notes if not note.startswith("stream ")))
-    return Measured(recordings, measure(recordings), tuple(notes), int(getattr(program.training, "parameters", 0)),
+    return Measured(recordings, measure(recordings, limit_bytes), tuple(notes), int(getattr(program.training, "parameters", 0)),
                     all(map(repeats, recordings)))
 
 

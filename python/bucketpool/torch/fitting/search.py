@@ -2,10 +2,10 @@
 """Finds the largest micro-batches that fit: two are traced, others scaled, and the edge is traced again."""
 
 import functools
-from typing import Dict, List, Optional, Tuple
+from typing import Callable, Dict, Generator, List, Optional, Tuple
 
 from ..trace import Recording
-from .jobs import Jobs, Search
+from .jobs import Job, Jobs, Search
 from .measured import ALLOCATORS, Amounts, Measured, Program, measure, traced
 from .scaling import Scaling, same
 
@@ -18,15 +18,19 @@ MOST = 1 << 16
 class Table:
     """Micro-batches of one program under a limit: rows, and the largest that fits with each allocator.
 
-    search() is for Jobs.run(). is_scaled: rows that were not traced are on the line through two that were, and a third
-    one, at the edge, confirmed it.
+    search() is for Jobs.run(). smooth: the largest for which PyTorch need not release its cache. is_scaled: rows that were
+    not traced are on the line through two that were, and a third one, at the edge, confirmed it. traced: of a table of
+    the same program with another limit.
     """
 
-    def __init__(self, jobs: Jobs, program: Program, limit_bytes: int) -> None:
+    def __init__(self, jobs: Jobs, program: Program, limit_bytes: int,
+                 traced_before: Optional[Dict[int, Measured]] = None) -> None:
         self.program, self.limit_bytes = program, limit_bytes
         self.rows: Dict[int, Amounts] = {}
         self.traced: Dict[int, Measured] = {}
+        self._before = traced_before or {}
         self.largest: Dict[str, int] = {}
+        self.smooth: Dict[str, int] = {}
         self.is_scaled = False
         self._jobs = jobs
         self._scalings: Tuple[Scaling, ...] = ()  # of each routing, from micro-batch _first on
@@ -37,7 +41,8 @@ class Table:
     def one(self, batch: int) -> Search:
         """This micro-batch alone."""
         yield from self._trace(batch)
-        self.largest = {name: batch if self._fits(name, batch) else 0 for name in ALLOCATORS}
+        self.largest = {name: batch if self._runs(name, batch) else 0 for name in ALLOCATORS}
+        self.smooth = {name: batch if self._is_smooth(name, batch) else 0 for name in ALLOCATORS[:2]}
 
     def search(self) -> Search:
         """Finds the edge of each allocator."""
@@ -64,7 +69,7 @@ class Table:
         if recordings is None:
             yield from self._trace(batch)
         else:
-            job = self._jobs.submit(f"{self._named(batch)}, scaled", lambda: measure(recordings))
+            job = self._jobs.submit(f"{self._named(batch)}, scaled", lambda: measure(recordings, self.limit_bytes))
             yield [job]
             self.rows[batch] = job.result()
 
@@ -78,7 +83,7 @@ class Table:
         return max(self.largest.get(name, 0) for name in ALLOCATORS)
 
     def fits_any(self, batch: int) -> bool:
-        return any(self._fits(name, batch) for name in ALLOCATORS)
+        return any(self._runs(name, batch) for name in ALLOCATORS)
 
     @property
     def notes(self) -> List[str]:
@@ -92,12 +97,17 @@ class Table:
         """repeats_itself was checked on the first micro-batch that was traced."""
         missing = [batch for batch in batches if batch not in self.traced]
         known = bool(self.traced) and all(each.repeats_itself for each in self.traced.values())
-        jobs = [self._jobs.submit(f"{self._named(batch)}, traced", functools.partial(traced, self.program, batch, known))
+        jobs = [self._jobs.submit(f"{self._named(batch)}, traced", functools.partial(self._measured, batch, known))
                 for batch in missing]
         yield jobs
         for batch, job in zip(missing, jobs):
             found: Measured = job.result()
             self.traced[batch], self.rows[batch] = found, found.amounts
+
+    def _measured(self, batch: int, repeats_itself: bool) -> Measured:
+        if batch not in self._before:
+            return traced(self.program, batch, self.limit_bytes, repeats_itself)
+        return self._before[batch]._replace(amounts=measure(self._before[batch].recordings, self.limit_bytes))
 
     def _other_rows(self) -> List[int]:
         return [batch for batch in self.rows if batch not in self.traced]
@@ -135,34 +145,35 @@ class Table:
 
     # ---- edges -------------------------------------------------------------------------------------------------------
 
-    def _value(self, name: str, batch: int) -> int:
-        return int(getattr(self.rows[batch].worst, name))
+    def _runs(self, name: str, batch: int) -> bool:
+        row = self.rows[batch].worst
+        return row.served <= self.limit_bytes if name == "served" else getattr(row, f"{name}_retries") is not None
 
-    def _fits(self, name: str, batch: int) -> bool:
-        return self._value(name, batch) <= self.limit_bytes
+    def _is_smooth(self, name: str, batch: int) -> bool:
+        return bool(getattr(self.rows[batch].worst, f"{name}_retries") == 0)
 
     def _edges(self) -> Search:
         for name in reversed(ALLOCATORS):
-            yield from self._edge(name)
+            self.largest[name] = yield from self._edge(functools.partial(self._runs, name), "peak")
+        for name in ALLOCATORS[:2]:
+            self.smooth[name] = yield from self._edge(functools.partial(self._is_smooth, name), name)
 
-    def _edge(self, name: str) -> Search:
-        """Narrows from the rows that are there; guesses lie on the line through the nearest two."""
+    def _edge(self, fits: Callable[[int], bool], bytes_of: str) -> Generator[List[Job], None, int]:
+        """Narrows from the rows that are there; guesses lie on the line through the nearest two. bytes_of: what decides."""
         while True:
             known = sorted(self.rows)
-            low = max((each for each in known if self._fits(name, each)), default=0)
-            high = min((each for each in known if each > low and not self._fits(name, each)), default=None)
-            self.largest[name] = low
+            low = max((each for each in known if fits(each)), default=0)
+            high = min((each for each in known if each > low), default=None)
             if high == low + 1 or low >= MOST:
-                return
-            yield from self.row(self._guess(name, low, high, known))
+                return low
+            yield from self.row(self._guess(bytes_of, low, high, known))
 
-    def _guess(self, name: str, low: int, high: Optional[int], known: List[int]) -> int:
+    def _guess(self, bytes_of: str, low: int, high: Optional[int], known: List[int]) -> int:
         pair = known[-2:] if high is None or low == 0 else [low, high]
-        limit = 2 * max(low, 1) if len(pair) < 2 else MOST
-        if len(pair) == 2:
-            slope = (self._value(name, pair[1]) - self._value(name, pair[0])) / (pair[1] - pair[0])
-            if slope > 0:
-                limit = int(pair[0] + (self.limit_bytes - self._value(name, pair[0])) / slope)
+        first, last = ((each, getattr(self.rows[each].worst, bytes_of)) for each in (pair[0], pair[-1]))
+        limit = 2 * low
+        if last[1] > first[1]:
+            limit = int(first[0] + (self.limit_bytes - first[1]) * (last[0] - first[0]) / (last[1] - first[1]))
         return min(max(low + 1, limit), MOST if high is None else high - 1)
 
     def _fill(self) -> Search:

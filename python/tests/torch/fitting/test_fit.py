@@ -65,9 +65,16 @@ def searched(training, limit, count=2):
 
 def one_by_one(training, limit, last):
     """Totals of each micro-batch, traced with both steps."""
-    rows = {batch: traced(Program(training), batch).amounts.totals[0] for batch in range(1, last + 1)}
-    return rows, {name: max((batch for batch, row in rows.items() if getattr(row, name) <= limit), default=0)
-                  for name in ("default", "expandable", "served")}
+    rows = {batch: traced(Program(training), batch, limit).amounts.totals[0] for batch in range(1, last + 1)}
+    runs = {"served": max((batch for batch, row in rows.items() if row.served <= limit), default=0)}
+    smooth = {}
+    for name in ("default", "expandable"):
+        retries = {batch: getattr(row, f"{name}_retries") for batch, row in rows.items()}
+        runs[name] = max((batch for batch, count in retries.items() if count is not None), default=0)
+        smooth[name] = max((batch for batch, count in retries.items() if count == 0), default=0)
+        for batch, row in rows.items():
+            assert (retries[batch] == 0) == (getattr(row, name) <= limit) and (retries[batch] is not None or row.peak > 0.9 * limit)
+    return rows, runs, smooth
 
 
 @pytest.mark.parametrize("training", [Perceptron(), Perceptron(jump=5), Perceptron(keeps_gradients=True)],
@@ -76,8 +83,8 @@ def test_search(training):
     """The rows and edges are those of a search without scaling."""
     limit = 700 << 20
     table = searched(training, limit)
-    rows, largest = one_by_one(training, limit, table.best + 1)
-    assert table.largest == largest and table.best >= 4
+    rows, runs, smooth = one_by_one(training, limit, table.best + 1)
+    assert (table.largest, table.smooth) == (runs, smooth) and table.best >= 4
     for batch, amounts in table.rows.items():
         assert amounts.totals[0] == rows[batch], f"micro-batch {batch}"
     assert table.is_scaled == (training.jump is None)
@@ -91,7 +98,7 @@ def test_scaled_recordings():
     line = scaling.Scaling.of(recordings[2], 2, recordings[3])
     assert scaling.same(line.at(7), recordings[7])
     assert not scaling.same(line.at(6), recordings[7])
-    assert measure((line.at(7), )) == measure((recordings[7], ))
+    assert measure((line.at(7), ), 1 << 30) == measure((recordings[7], ), 1 << 30)
     assert scaling.Scaling.of(recordings[2], 2, record(Program(Perceptron(jump=3)), 3)) is None
     assert line.at(-100) is None
 
@@ -104,6 +111,16 @@ def test_repeated_steps():
     assert scaling.repeated(one).snapshot()["external_annotations"] == whole.snapshot()["external_annotations"]
     kept = record(Program(Perceptron(keeps_gradients=True)), 2)
     assert not scaling.repeats(kept)  # the second step frees the gradients of the first
+
+
+def test_another_limit():
+    """What one table has traced serves another one of the same program."""
+    first = searched(Perceptron(), 700 << 20)
+    jobs = Jobs(2)
+    second = Table(jobs, Program(Perceptron()), 1000 << 20, first.traced)
+    jobs.run([second.search()])
+    alone = searched(Perceptron(), 1000 << 20)
+    assert (second.largest, second.rows) == (alone.largest, alone.rows) and second.best > first.best
 
 
 def test_nothing_fits():
@@ -131,7 +148,7 @@ def test_answer(tmp_path):
     row = next(row for row in answer.rows if row["batch"] == at)
     assert sum(kind["bytes"] for kind in document["shown"]["kinds"]) == row["peak_bytes"]
     changes = {change["change"]: change for change in document["changes"]}
-    expected = traced(Program(small), at).amounts.totals[0]
+    expected = traced(Program(small), at, 1 << 40).amounts.totals[0]
     assert changes["three layers"]["after_bytes"] == expected.default < changes["three layers"]["before_bytes"]
     assert changes["served steps"]["after_bytes"] == row["served_bytes"]
     assert [change["after_bytes"] for change in document["changes"]] == sorted(
