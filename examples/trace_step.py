@@ -13,13 +13,11 @@ import os
 import time
 from dataclasses import dataclass
 
-import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.nn import functional
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from bucketpool.torch import trace
+from bucketpool.torch.fitting.training import Training
 
 MODELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "models")
 
@@ -35,88 +33,42 @@ class Case:
     reshard: bool = True
     checkpoint: bool = True
     microbatches: int = 1
-    weights: torch.dtype = torch.bfloat16  # of one GPU; autocast to bf16 if fp32. FSDP2: fp32 shards, bf16 gathered
+    weights: str = "fp32"  # of one GPU: with autocast to bf16. FSDP2: fp32 shards, bf16 gathered
     loss: str = "labels"  # "logprobs": a policy-gradient step with a reference model's pass
     layers: int = 0  # 0: all
 
 
 CASES = {
-    "dense": Case("Llama-3.1-8B"),
-    "dense-small": Case("Qwen3-0.6B", sequence=4096, checkpoint=False, weights=torch.float32),
-    "dense-accumulated": Case("Gemma-3-1B-it", sequence=4096, microbatches=4),
+    "dense": Case("Llama-3.1-8B", weights="bf16"),
+    "dense-small": Case("Qwen3-0.6B", sequence=4096, checkpoint=False),
+    "dense-accumulated": Case("Gemma-3-1B-it", sequence=4096, microbatches=4, weights="bf16"),
     "dense-fsdp": Case("Llama-3.1-8B", ranks=8),
     "dense-fsdp-kept": Case("Llama-3.1-8B", ranks=8, reshard=False),
     "dense-fsdp-70b": Case("Llama-3.1-70B", ranks=64),
-    "experts": Case("Qwen3-30B-A3B", sequence=4096, layers=8),
+    "experts": Case("Qwen3-30B-A3B", sequence=4096, layers=8, weights="bf16"),
     "experts-fsdp": Case("Qwen3-30B-A3B", sequence=4096, ranks=64),
     "hybrid-fsdp": Case("Granite-4.0-H-Tiny", sequence=4096, ranks=8),
-    "rl": Case("Qwen2.5-7B", sequence=4096, loss="logprobs"),
+    "rl": Case("Qwen2.5-7B", sequence=4096, loss="logprobs", weights="bf16"),
 }
 
 
-def build(case):
-    """The model on the recorded device; for FSDP2 on the meta device, so that no rank ever holds the whole model."""
-    import transformers
-
-    config = transformers.AutoConfig.from_pretrained(os.path.join(MODELS, case.model))
-    config = config.get_text_config()
-    if case.layers:
-        config.num_hidden_layers = case.layers
-    config.use_cache = False
-    if hasattr(config, "layer_types") and config.layer_types and case.layers:
-        config.layer_types = config.layer_types[:case.layers]
-    with torch.device("meta" if case.ranks > 1 else "cuda"):
-        model = transformers.AutoModelForCausalLM.from_config(
-            config, attn_implementation="sdpa", dtype=torch.float32 if case.ranks > 1 else case.weights)
-    if case.checkpoint:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    return model.train()
-
-
-def shard(model, case):
-    """FSDP2 with a unit for each layer, as torchtitan shards: bf16 gathered, gradients reduced in fp32."""
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    for layer in model.get_decoder().layers:
-        fully_shard(layer, mp_policy=policy, reshard_after_forward=case.reshard)
-    fully_shard(model, mp_policy=policy, reshard_after_forward=case.reshard)
-    model.to_empty(device="cuda")
-
-
-def logprobs(logits, tokens):
-    """Log-probabilities of the next tokens in fp32, as most RL trainers compute them: [batch, sequence - 1]."""
-    return functional.log_softmax(logits[:, :-1].float(), -1).gather(-1, tokens[:, 1:, None]).squeeze(-1)
-
-
-def loss_of(model, reference, tokens, case):
-    if case.loss == "labels":
-        return model(input_ids=tokens, labels=tokens).loss
-    with torch.no_grad():
-        old = logprobs(reference(input_ids=tokens).logits, tokens)
-    new = logprobs(model(input_ids=tokens).logits, tokens)
-    return -(torch.exp(new - old).clamp(0.8, 1.2)).mean()
-
-
 def record(case, steps=3):
+    training = Training({
+        "model": os.path.join(MODELS, case.model), "dp": case.ranks, "sequence": case.sequence, "layers": case.layers,
+        "reshard": case.reshard, "checkpointing": "full" if case.checkpoint else "none", "weights": case.weights,
+        "loss": case.loss})
     if case.ranks > 1:
         dist.init_process_group("fake", rank=0, world_size=case.ranks, store=FakeStore())
     try:
         with trace.record(device="cuda") as recorded:
-            model = build(case)
-            reference = build(case) if case.loss == "logprobs" else None
-            if case.ranks > 1:
-                shard(model, case)
-            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-            autocast = torch.autocast("cuda", torch.bfloat16, enabled=case.ranks == 1 and case.weights == torch.float32)
+            built = training.build()
+            if case.loss == "logprobs":
+                built.reference = training.model()
             for _ in range(steps):  # the first makes the optimizer's state
                 recorded.step()
                 for _ in range(case.microbatches):
-                    tokens = torch.randint(0, 1000, (case.batch, case.sequence), device="cuda")
-                    with autocast:
-                        loss = loss_of(model, reference, tokens, case)
-                    loss.backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                optimizer.zero_grad()
+                    training.forward_backward(built, case.batch)
+                training.update(built)
         return recorded
     finally:
         if case.ranks > 1:

@@ -22,23 +22,31 @@ def policy_loss(new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
     return -torch.minimum(ratio, ratio.clamp(0.8, 1.2)).mean()
 
 
-def of_labels(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+def of_labels(model: Any, tokens: torch.Tensor, _reference: Any) -> torch.Tensor:
     loss: torch.Tensor = model(input_ids=tokens, labels=tokens).loss
     return loss
 
 
-def of_logprobs(model: Any, tokens: torch.Tensor) -> torch.Tensor:
-    new = logprobs(model(input_ids=tokens).logits, tokens)
-    return policy_loss(new, torch.zeros_like(new))
+def of_logprobs(model: Any, tokens: torch.Tensor, reference: Any) -> torch.Tensor:
+    return _policy_loss(lambda of: logprobs(of(input_ids=tokens).logits, tokens), model, reference)
 
 
-def of_client(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+def of_client(model: Any, tokens: torch.Tensor, reference: Any) -> torch.Tensor:
     """For models of returns_logprobs()."""
-    new = model(tokens)
-    return policy_loss(new, torch.zeros_like(new))
+    return _policy_loss(lambda of: of(tokens), model, reference)
 
 
-LOSSES: Dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
+def _policy_loss(logprobs_of: Callable[[Any], torch.Tensor], model: Any, reference: Any) -> torch.Tensor:
+    old = None
+    if reference is not None:
+        with torch.no_grad():
+            old = logprobs_of(reference)
+    new = logprobs_of(model)
+    return policy_loss(new, torch.zeros_like(new) if old is None else old)
+
+
+# Of a model, tokens, and a reference model, or None: the other policy's log-probabilities are given.
+LOSSES: Dict[str, Callable[[Any, torch.Tensor, Any], torch.Tensor]] = {
     "labels": of_labels, "logprobs": of_logprobs, "bucketpool": of_client}
 
 

@@ -99,7 +99,7 @@ class Training:
         self.reduce_dtype = DTYPES[_one_of(options, "reduce_dtype", DTYPES, "fp32")]
         self.reshard = get("reshard") is not False
         self.ranks = self.dp * self.tp
-        self.routings: Tuple[str, ...] = ("", )
+        self.routings: Tuple[str, ...] = ("", )  # grouped products have a row for each expert of a token, however routed
         self.routing = ""
         self.parameters = 0
         self.config = config_of(options["model"], self.layers)
@@ -128,8 +128,6 @@ class Training:
                               "given, and a reference model is not loaded")
         if self.runtime == "ddp":
             self.notes.append("ddp: buckets of 25 MiB beside the gradients, as DistributedDataParallel makes them")
-        if self.tp > 1:
-            self.notes.append("tp: by the plan of transformers, without sequence parallelism")
         if self.ep > 1:
             self.routings = ("uniform", "skewed")
             self.notes.append("ep: all-to-all of tokens as in transformers; uniform: each rank receives as many rows as "
@@ -168,6 +166,9 @@ class Training:
         meshes = self._meshes()
         if self.tp > 1:
             parallel.tensor_parallel(model, meshes["tp"].get_group())
+            local = sum(each.numel() for each in model.parameters())
+            self._note("tp: by the plan of transformers, without sequence parallelism: a rank has "
+                       f"{100 * local / self.parameters:.1f} % of the parameters")
         if self.ep > 1:
             parallel.expert_parallel(model, meshes["ep"].get_group(), self.routing or "uniform")
         if self.loss == "bucketpool":
@@ -180,7 +181,7 @@ class Training:
         if self.runtime == "ddp":
             model = torch.nn.parallel.DistributedDataParallel(
                 model, process_group=meshes["dp"].get_group() if self.tp > 1 else None)
-        return SimpleNamespace(model=model, optimizer=OPTIMIZERS[self.optimizer](model.parameters()))
+        return SimpleNamespace(model=model, optimizer=OPTIMIZERS[self.optimizer](model.parameters()), reference=None)
 
     def _meshes(self) -> Dict[str, Any]:
         """By name: dp, tp, ep, and efsdp, over which a rank's experts are sharded."""
@@ -216,17 +217,22 @@ class Training:
     def step(self, built: Any, batch: int) -> None:
         """A training step with that many sequences."""
         self.forward_backward(built, batch)
-        clip(built.model.parameters())
-        built.optimizer.step()
-        built.optimizer.zero_grad()
+        self.update(built)
 
     def forward_backward(self, built: Any, batch: int) -> None:
-        """Forward and backward of a microbatch."""
+        """Of a micro-batch. built.reference, if set: a model whose log-probabilities are computed, too."""
         autocast = self.runtime != "fsdp2" and self.weights != self.param_dtype
         tokens = torch.randint(0, self.config.vocab_size, (batch, self.sequence), device="cuda")
         with torch.autocast("cuda", self.param_dtype, enabled=autocast):
-            loss = losses.LOSSES[self.loss](built.model, tokens)
+            loss = losses.LOSSES[self.loss](built.model, tokens, built.reference)
         loss.backward()
+
+    @staticmethod
+    def update(built: Any) -> None:
+        """Clips gradients, and updates the weights."""
+        clip(built.model.parameters())
+        built.optimizer.step()
+        built.optimizer.zero_grad()
 
 
 def clip(parameters: Any, most: float = 1.0) -> None:
