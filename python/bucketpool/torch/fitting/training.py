@@ -112,6 +112,9 @@ class Training:
         if self.runtime != "fsdp2" and self.weights == torch.bfloat16 and self.param_dtype == torch.float32:
             raise InvalidArgument(f"runtime {self.runtime}: weights in bf16 are used in bf16; pass weights fp32 to "
                                   "compute in fp32")
+        if self.runtime == "fsdp2" and self.optimizer == "adafactor":
+            raise Unsupported("optimizer adafactor: PyTorch's fails on FSDP2's tensors (in-place operations on norms of "
+                              "shards); pass another optimizer, or runtime ddp")
         if self.dp % self.ep:
             raise InvalidArgument(f"ep: {self.ep} does not divide dp, {self.dp}; pass a number that does")
         if self.ep > 1 and (self.tp > 1 or self.runtime != "fsdp2"):
