@@ -80,14 +80,14 @@ static bp_status fit_list(const bp_json_at *object, const char *key, size_t max,
 static const char *const totals_members[] = {"default_bytes", "expandable_bytes", "served_bytes", "peak_bytes", NULL};
 
 /* The members of `totals_members`. */
-static bp_status read_totals(const bp_json_at *at, uint64_t bytes[BP_FIT_TOTALS])
+static bp_status fit_totals(const bp_json_at *at, uint64_t bytes[BP_FIT_TOTALS])
 {
     for (unsigned t = 0; t < BP_FIT_TOTALS; t++)
         BP_TRY(fit_whole(at, totals_members[t], 0, &bytes[t]));
     return BP_OK;
 }
 
-static bp_status read_row(const bp_json_at *at, uint64_t above, bp_fit_row *row)
+static bp_status fit_row(const bp_json_at *at, uint64_t above, bp_fit_row *row)
 {
     static const char *const members[] = {"batch",        "is_traced",  "default_bytes", "expandable_bytes",
                                           "served_bytes", "peak_bytes", "skewed",        NULL};
@@ -97,13 +97,13 @@ static bp_status read_row(const bp_json_at *at, uint64_t above, bp_fit_row *row)
         return bp_json_fail(at, "micro-batch %llu is behind %llu; expected them in ascending order",
                             (unsigned long long)row->batch, (unsigned long long)above);
     BP_TRY(fit_flag(at, "is_traced", &row->is_traced));
-    BP_TRY(read_totals(at, row->bytes));
+    BP_TRY(fit_totals(at, row->bytes));
     const bp_json_at skewed = bp_json_member(at, "skewed");
     if (skewed.value == NULL || json_is_null(skewed.value))
         return BP_OK;
     row->has_skewed = true;
     BP_TRY(bp_json_expect_object(&skewed, totals_members));
-    return read_totals(&skewed, row->skewed);
+    return fit_totals(&skewed, row->skewed);
 }
 
 /* The rows agree with the largest micro-batch that is said to fit. */
@@ -122,7 +122,7 @@ static bp_status check_largest(const bp_json_at *at, const bp_fit_table *table, 
     return BP_OK;
 }
 
-static bp_status read_table(const bp_json_at *at, uint64_t limit, bp_fit_table *table)
+static bp_status fit_table(const bp_json_at *at, uint64_t limit, bp_fit_table *table)
 {
     static const char *const members[] = {"checkpointing", "is_scaled", "rows", "largest", NULL};
     static const char *const totals[] = {"default", "expandable", "served", NULL}; /* bp_fit_total */
@@ -133,11 +133,13 @@ static bp_status read_table(const bp_json_at *at, uint64_t limit, bp_fit_table *
     BP_TRY(fit_flag(at, "is_scaled", &table->is_scaled));
     BP_TRY(fit_list(at, "rows", MAX_ROWS, sizeof *rows, &list, &rows, &table->row_count));
     table->rows = rows;
-    if (table->row_count == 0)
+    if (rows == NULL || table->row_count == 0)
         return bp_json_fail(&list, "is empty; expected at least one micro-batch");
+    uint64_t above = 0;
     for (size_t i = 0; i < table->row_count; i++) {
         const bp_json_at row = bp_json_element(&list, i);
-        BP_TRY(read_row(&row, i > 0 ? rows[i - 1].batch : 0, &rows[i]));
+        BP_TRY(fit_row(&row, above, &rows[i]));
+        above = rows[i].batch;
     }
     const bp_json_at largest = bp_json_member(at, "largest");
     BP_TRY(bp_json_expect_object(&largest, totals));
@@ -146,7 +148,7 @@ static bp_status read_table(const bp_json_at *at, uint64_t limit, bp_fit_table *
     return check_largest(&largest, table, limit);
 }
 
-static bp_status read_tables(const bp_json_at *root, bp_fit_file *file)
+static bp_status fit_tables(const bp_json_at *root, bp_fit_file *file)
 {
     bp_json_at list;
     bp_fit_info *info = &file->info;
@@ -156,14 +158,14 @@ static bp_status read_tables(const bp_json_at *root, bp_fit_file *file)
         return bp_json_fail(&list, "is empty; expected at least one table");
     for (size_t i = 0; i < info->table_count; i++) {
         const bp_json_at table = bp_json_element(&list, i);
-        BP_TRY(read_table(&table, info->limit_bytes, &file->tables[i]));
+        BP_TRY(fit_table(&table, info->limit_bytes, &file->tables[i]));
     }
     return BP_OK;
 }
 
 /* ---- the rest of a document ---------------------------------------------------------------------------------------- */
 
-static bp_status read_gpu(const bp_json_at *root, bp_fit_info *info)
+static bp_status fit_gpu(const bp_json_at *root, bp_fit_info *info)
 {
     static const char *const members[] = {"name", "bytes", "reserve_bytes", "source", NULL};
     const bp_json_at gpu = bp_json_member(root, "gpu"), limit = bp_json_member(root, "limit_bytes");
@@ -186,7 +188,7 @@ static int by_option_name(const void *left, const void *right)
 }
 
 /* Any members: the Python interface has options that the command has not. Lists, objects and null are left out. */
-static bp_status read_options(const bp_json_at *root, bp_fit_file *file)
+static bp_status fit_options(const bp_json_at *root, bp_fit_file *file)
 {
     const bp_json_at options = bp_json_member(root, "options");
     BP_TRY(bp_json_expect_object(&options, NULL));
@@ -222,7 +224,7 @@ static bp_status read_options(const bp_json_at *root, bp_fit_file *file)
     return bp_json_whole(&batch, 1, INT64_MAX, &file->info.batch);
 }
 
-static bp_status read_shown(const bp_json_at *root, bp_fit_file *file)
+static bp_status fit_shown(const bp_json_at *root, bp_fit_file *file)
 {
     static const char *const members[] = {"batch", "kinds", "recording", NULL};
     static const char *const kind_members[] = {"kind", "bytes", NULL};
@@ -257,7 +259,7 @@ static bp_status read_shown(const bp_json_at *root, bp_fit_file *file)
     return bp_json_name(&recording, &info->recording);
 }
 
-static bp_status read_changes(const bp_json_at *root, bp_fit_file *file)
+static bp_status fit_changes(const bp_json_at *root, bp_fit_file *file)
 {
     static const char *const members[] = {"change", "option", "batch", "before_bytes", "after_bytes", NULL};
     bp_fit_info *info = &file->info;
@@ -281,7 +283,7 @@ static bp_status read_changes(const bp_json_at *root, bp_fit_file *file)
     return BP_OK;
 }
 
-static bp_status read_notes(const bp_json_at *root, bp_fit_file *file)
+static bp_status fit_notes(const bp_json_at *root, bp_fit_file *file)
 {
     bp_json_at list;
     BP_TRY(fit_list(root, "notes", MAX_ELEMENTS, sizeof *file->notes, &list, &file->notes, &file->info.note_count));
@@ -293,7 +295,7 @@ static bp_status read_notes(const bp_json_at *root, bp_fit_file *file)
     return BP_OK;
 }
 
-static bp_status read_document(const bp_json_at *root, bp_fit_file *file)
+static bp_status fit_document(const bp_json_at *root, bp_fit_file *file)
 {
     static const char *const members[] = {"format",   "model", "parameters",  "options",   "sequence",
                                           "versions", "gpu",   "limit_bytes", "tables",    "shown",
@@ -312,12 +314,12 @@ static bp_status read_document(const bp_json_at *root, bp_fit_file *file)
     if (sequence.value == NULL || !json_is_null(sequence.value))
         BP_TRY(fit_whole(root, "sequence", 1, &info->sequence));
     BP_TRY(bp_json_expect_object(&versions, NULL));
-    BP_TRY(read_options(root, file));
-    BP_TRY(read_gpu(root, info));
-    BP_TRY(read_tables(root, file));
-    BP_TRY(read_shown(root, file));
-    BP_TRY(read_changes(root, file));
-    BP_TRY(read_notes(root, file));
+    BP_TRY(fit_options(root, file));
+    BP_TRY(fit_gpu(root, info));
+    BP_TRY(fit_tables(root, file));
+    BP_TRY(fit_shown(root, file));
+    BP_TRY(fit_changes(root, file));
+    BP_TRY(fit_notes(root, file));
     if (!json_is_number(seconds.value) || json_number_value(seconds.value) < 0)
         return bp_json_fail_kind(&seconds, "a number of seconds");
     info->seconds = json_number_value(seconds.value);
@@ -328,7 +330,7 @@ static bp_status read_document(const bp_json_at *root, bp_fit_file *file)
 
 /* ---- messages ------------------------------------------------------------------------------------------------------ */
 
-static bp_status read_message(const bp_json_at *root, bp_fit_file *file)
+static bp_status fit_message(const bp_json_at *root, bp_fit_file *file)
 {
     static const char *const progress_members[] = {"progress", "done", "total", NULL};
     static const char *const error_members[] = {"error", "exit", NULL};
@@ -342,7 +344,7 @@ static bp_status read_message(const bp_json_at *root, bp_fit_file *file)
         return fit_name(root, "progress", &message->progress);
     }
     if (json_object_get(root->value, "error") == NULL)
-        return read_document(root, file);
+        return fit_document(root, file);
     uint64_t status = 0;
     const bp_json_at at = bp_json_member(root, "exit");
     BP_TRY(bp_json_expect_object(root, error_members));
@@ -361,7 +363,7 @@ bp_status bp_fit_file_parse(const char *text, size_t bytes, const char *origin, 
     bp_status status = bp_json_parse(text, bytes, origin, NULL, &read->document);
     if (status == BP_OK) {
         const bp_json_at root = bp_json_root(read->document, origin);
-        status = read_message(&root, read);
+        status = fit_message(&root, read);
     }
     read->text = status == BP_OK ? strndup(text, bytes) : NULL;
     if (status == BP_OK && read->text == NULL)

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What PyTorch reserves with each allocator, and the peak live bytes, below which no allocator gets. */
+/* Bytes that PyTorch reserves with each allocator, and the peak live bytes: no allocator takes less. */
 typedef enum bp_fit_total { BP_FIT_DEFAULT, BP_FIT_EXPANDABLE, BP_FIT_SERVED, BP_FIT_PEAK, BP_FIT_TOTALS } bp_fit_total;
 enum { BP_FIT_ALLOCATORS = BP_FIT_PEAK };
 

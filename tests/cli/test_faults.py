@@ -250,6 +250,16 @@ class Faults(unittest.TestCase):
         recordings.write_steps(os.path.join(self.folder, "steps.pickle"), layers=1)
         self.sweep("step", "steps.pickle", "--json", "-o", "step.json", "--plot", "step.svg", files=["step.json", "step.svg"])
 
+    def test_fit(self):
+        recordings.write_steps(os.path.join(self.folder, "steps.pickle"), layers=1)
+        with open(os.path.join(ROOT, "tests", "data", "fit", "llama.json"), encoding="utf-8") as file:
+            document = json.load(file)
+        document["shown"]["recording"] = os.path.join(self.folder, "steps.pickle")
+        with open(os.path.join(self.folder, "fit.json"), "w", encoding="utf-8") as file:
+            json.dump(document, file)
+        self.sweep("fit", "fit.json", "--plot", "fit.svg", files=["fit.svg"])
+        self.sweep("fit", "fit.json", "--json")
+
     def test_bench_offload(self):
         self.sweep("bench", "offload", "--bytes", "4MiB", "--turns", "1", "--backing", "pinned", timed=True)
         self.sweep("bench", "offload", "--bytes", "4MiB", "--turns", "1", "--backing", "staged", "--json", timed=True)

@@ -64,7 +64,7 @@ class Documents(InFolder):
         for name, code in (("llama", 0), ("qwen3-moe", 0), ("too-large", 1), ("one-batch", 0)):
             result = run("fit", os.path.join(DATA, f"{name}.json"))
             self.assertEqual((result.returncode, result.stderr), (code, ""))
-            self.golden(f"fit-{name}.txt", result.stdout)
+            self.golden(f"fit/{name}.txt", result.stdout)
             verdict, *rest = result.stdout.splitlines()
             self.assertTrue(verdict.startswith(("fits: ", "does not fit: ")), verdict)
             self.assertLessEqual(max(map(len, rest)), 100)
@@ -72,13 +72,13 @@ class Documents(InFolder):
     def test_several(self):
         result = run("fit", *(os.path.join(DATA, f"{name}.json") for name in ("llama", "qwen3-moe", "too-large", "one-batch")))
         self.assertEqual((result.returncode, result.stderr), (1, ""))
-        self.golden("fit-several.txt", result.stdout)
+        self.golden("fit/several.txt", result.stdout)
         result = run("fit", os.path.join(DATA, "llama.json"), self.write("{\"format\": \"bucketpool.fit/1\"}"))
         self.one_line(result, 2, "$.model: is missing")
         self.assertIn("Llama-3.1-8B", result.stdout)
 
     def test_help(self):
-        self.golden("help-fit.txt", run("fit", "--help").stdout)
+        self.golden("fit/help.txt", run("fit", "--help").stdout)
 
     def test_json(self):
         """The document as it came."""
@@ -304,7 +304,7 @@ class Processes(InFolder):
                 self.refused(self.fit(text), 3, message)
 
     def test_lines_of_others(self):
-        """What code of the model prints goes to standard error."""
+        """Output of the model's code goes to standard error."""
         result = self.fit(f"echo hello; printf 'a\\033b\\n\\n'\n{self.answer}; echo bye")
         self.assertEqual((result.returncode, result.stderr), (0, "hello\na<1B>b\n\nbye\n"))
         self.assertTrue(result.stdout.startswith("fits: "))

@@ -214,6 +214,32 @@ class Geometry(InFolder):
             for option in ("--plot", "--flame"):
                 self.draw("view", path, option=option)
 
+    def fit_document(self, recording, name, shares):
+        """An answer whose totals are shares of the limit: default, expandable, served, peak live."""
+        with open(os.path.join(SOURCE, "tests", "data", "fit", "one-batch.json"), encoding="utf-8") as file:
+            document = json.load(file)
+        row, table = document["tables"][0]["rows"][0], document["tables"][0]
+        for kind, share in zip(("default", "expandable", "served", "peak"), shares):
+            row[f"{kind}_bytes"] = int(document["limit_bytes"] * share)
+            table["largest"][kind] = row["batch"] if share <= 1 else 0
+        document["model"], document["shown"]["recording"] = name, recording
+        return self.write("fit.json", document)
+
+    def test_fits(self):
+        """Levels and limit at their heights, names apart from each other."""
+        recordings.write_steps(self.path("steps.pickle"), layers=2)
+        paths = self.path("steps.pickle"), os.path.join(FILES, "llama_steps.pickle"), os.path.join(SOURCE, "tests/fuzz/corpus/trace/regular.pickle")
+        for path in paths:
+            for shares in ((0.9, 0.85, 0.8, 0.799), (1, 1, 1, 1), (2.5, 2.4, 2.39, 2.3), (1.3, 1.01, 0.99, 0.99), (0.001,) * 4, (50, 0.1, 0.1, 0)):
+                document = self.fit_document(path, "W" * 300 if shares == (1, 1, 1, 1) else "Llama-3.1-8B", shares)
+                with self.subTest(path=path, shares=shares):
+                    result = run("fit", document, "--plot", self.path("x.svg"))
+                    self.assertEqual((result.returncode, result.stderr), (0 if min(shares[:3]) <= 1 else 1, ""))
+                    page = Page(self.path("x.svg"))
+                    self.assertEqual(page.mistakes(), [])
+                    names = [text.what.split(" ")[0] for text in page.texts if text.x > 440]
+                    self.assertEqual(sorted(names), ["default", "expandable", "limit", "peak", "served"])
+
     def test_pictures_of_documents(self):
         """Each is drawn again by its command; UPDATE_GOLDEN=1 writes it."""
         for name, arguments in DOCUMENTS.items():

@@ -76,7 +76,8 @@ static const option_row fit_table[] = {
     {"batch", "N", "Sequences of a micro-batch: says whether N fit; auto: finds the most that fit (default auto)",
      OPTION_OWN, .choices = choices_batch, .parse = parse_batch, .applies = TRAINING},
     {"checkpointing", "C",
-     "Activation checkpointing: none, full (each layer), or auto: none, and what full brings (default auto)",
+     "Activation checkpointing: none, full (each layer), or auto: full where only that fits, else none and what full "
+     "brings (default auto)",
      OPTION_CHOICE, FIELD(checkpointing), choices_checkpointing, .applies = TRAINING},
     {"loss", "LOSS",
      "labels: cross-entropy of the model; logprobs: log-probabilities as eager trainers compute them; bucketpool: by "
@@ -90,8 +91,7 @@ static const option_row fit_table[] = {
      FIELD(param_dtype), choices_dtype, .applies = TRAINING},
     {"reduce-dtype", "DTYPE", "Of the reduction of gradients (default fp32)", OPTION_CHOICE, FIELD(reduce_dtype),
      choices_dtype, .applies = TRAINING},
-    {"layers", "N", "Only so many layers of the model, for a quick look", OPTION_U32, FIELD(layers), .min = 1,
-     .applies = TRAINING},
+    {"layers", "N", "Only so many layers, for a quick look", OPTION_U32, FIELD(layers), .min = 1, .applies = TRAINING},
     {"fresh", NULL, "Trace again, although an answer is in the cache", OPTION_FLAG, FIELD(fresh), .applies = TRAINING},
     {.kind = OPTION_HEADING, .text = "Output:", .group = 4},
     {"json", NULL, "Print the bucketpool.fit/1 document", OPTION_FLAG, FIELD(json)},
@@ -170,33 +170,46 @@ static void add_option(bp_json_writer *w, const option_row *row, const fit_optio
     }
 }
 
-/* The config.json of a model, as an absolute path that the caller frees. */
+/* The config.json at or in `found`, as an absolute path that the caller frees; NULL: there is none. */
+static char *config_at(const char *found)
+{
+    char joined[PATH_MAX];
+    snprintf(joined, sizeof joined, "%s/config.json", found);
+    char *config = realpath(joined, NULL);
+    if (config == NULL && cli_has_suffix(found, ".json"))
+        config = realpath(found, NULL);
+    return config;
+}
+
+/* As models are named: by the folder of config.json, or by another file. */
+static void name_config(const char *config, char name[NAME_MAX + 1])
+{
+    const char *end = strrchr(config, '/'), *begin = end != NULL ? end + 1 : config;
+    if (end != NULL && strcmp(end, "/config.json") == 0) {
+        for (begin = end; begin > config && begin[-1] != '/'; begin--)
+            ;
+        snprintf(name, NAME_MAX + 1, "%.*s", (int)(end - begin), begin);
+    } else {
+        snprintf(name, NAME_MAX + 1, "%s", begin);
+    }
+}
+
+/* The caller frees *config. */
 static int find_config(const char *given, char **config, char name[NAME_MAX + 1])
 {
-    char *found = NULL, joined[PATH_MAX];
+    char *found = NULL;
     const char *known = NULL;
     CLI_TRY(models_find(given, &found, &known));
-    snprintf(joined, sizeof joined, "%s/config.json", found);
-    *config = realpath(joined, NULL);
-    if (*config == NULL)
-        *config = realpath(found, NULL);
-    int code = *config != NULL ? EXIT_GO_ON : cli_fail(EXIT_BAD_INPUT, "%.300s: the path cannot be resolved", found);
-    if (code == EXIT_GO_ON && !cli_has_suffix(*config, ".json")) {
-        code =
-            cli_fail(EXIT_BAD_INPUT, "%.300s: no config.json; fit builds the model from it with transformers", given);
-    } else if (code == EXIT_GO_ON) {
-        /* by its file, or by the folder of config.json */
-        char *copy = strdup(*config), *slash = copy != NULL ? strrchr(copy, '/') : NULL;
-        if (known == NULL && slash != NULL) {
-            if (strcmp(slash, "/config.json") == 0)
-                *slash = '\0';
-            known = strrchr(copy, '/') != NULL ? strrchr(copy, '/') + 1 : copy;
-        }
-        snprintf(name, NAME_MAX + 1, "%s", known != NULL && *known != '\0' ? known : "model");
-        free(copy);
-    }
+    *config = config_at(found);
     free(found);
-    return code;
+    if (*config == NULL)
+        return cli_fail(EXIT_BAD_INPUT, "%.300s: no config.json; fit builds the model from it with transformers",
+                        given);
+    if (known != NULL && *known != '\0')
+        snprintf(name, NAME_MAX + 1, "%s", known);
+    else
+        name_config(*config, name);
+    return EXIT_GO_ON;
 }
 
 static int ask(const char *given, const fit_options *options, bp_fit_file **answer)

@@ -27,7 +27,7 @@ static int by_event(const void *left, const void *right)
     return a->event != b->event ? (a->event < b->event ? -1 : 1) : a->begins - b->begins;
 }
 
-/* What is live when the step begins, and the changes of its events in order. */
+/* Sums up the bytes that are live when the step begins, and lists the changes of its events in order. */
 static change *find_changes(const step_answer *a, const bp_trace_step *step, uint64_t live[BP_MEMORY_KINDS],
                             size_t *count)
 {
@@ -87,7 +87,7 @@ static void find_kinds(uint64_t columns[COLUMNS][BP_MEMORY_KINDS], uint8_t order
 {
     uint64_t min[BP_MEMORY_KINDS], max[BP_MEMORY_KINDS];
     *count = 0;
-    for (uint8_t k = 0; k < BP_MEMORY_KINDS; k++) {
+    for (unsigned k = 0; k < BP_MEMORY_KINDS; k++) {
         min[k] = UINT64_MAX;
         max[k] = 0;
         for (size_t column = 0; column < COLUMNS; column++) {
@@ -100,7 +100,7 @@ static void find_kinds(uint64_t columns[COLUMNS][BP_MEMORY_KINDS], uint8_t order
         size_t at = (*count)++;
         for (; at > 0 && min[order[at - 1]] < min[k]; at--)
             order[at] = order[at - 1];
-        order[at] = k;
+        order[at] = (uint8_t)k;
     }
 }
 

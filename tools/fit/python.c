@@ -63,15 +63,32 @@ static void end_group(int number)
     raise(number);
 }
 
-static void watch_deaths(pid_t process)
+static void watch_deaths(void)
 {
-    group = process;
     for (size_t i = 0; i < sizeof deaths / sizeof *deaths; i++) {
         struct sigaction action = {.sa_handler = end_group}, before;
         sigemptyset(&action.sa_mask);
         if (sigaction(deaths[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* nohup */
             sigaction(deaths[i], &action, NULL);
     }
+}
+
+/* fork() with the child in `group` before a signal can end this process. */
+static pid_t fork_watched(void)
+{
+    sigset_t ours, before;
+    sigemptyset(&ours);
+    for (size_t i = 0; i < sizeof deaths / sizeof *deaths; i++)
+        sigaddset(&ours, deaths[i]);
+    watch_deaths();
+    sigprocmask(SIG_BLOCK, &ours, &before);
+    const pid_t process = fork();
+    if (process > 0) {
+        setpgid(process, process); /* the child does so, too: whoever is first */
+        group = process;
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return process;
 }
 
 /* In the child: returns only if Python cannot be started. */
@@ -116,7 +133,7 @@ static int start_python(const char *request, python *p)
         return fail_to_start(p, error);
     }
     const pid_t parent = getpid();
-    p->process = fork();
+    p->process = fork_watched();
     if (p->process == 0) {
         start(p, lines[1], request, parent);
         error = errno;
@@ -133,13 +150,11 @@ static int start_python(const char *request, python *p)
         got = p->process > 0 ? read(failed[0], &error, sizeof error) : 0; /* ends when Python runs */
     while (got < 0 && errno == EINTR);
     close(failed[0]);
-    if (error == 0) {
-        watch_deaths(p->process);
+    if (error == 0)
         return EXIT_GO_ON;
-    }
     if (p->process > 0)
         waitpid(p->process, &p->status, 0);
-    p->process = 0;
+    p->process = group = 0;
     return fail_to_start(p, error);
 }
 

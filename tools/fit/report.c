@@ -127,7 +127,7 @@ static uint64_t least_bytes(const bp_fit_row *row)
     return least;
 }
 
-/* What the smallest micro-batch needs. */
+/* The bytes of the smallest micro-batch. */
 static void add_needs(char text[TEXT_CHARS], const bp_fit_info *info, const bp_fit_row *row)
 {
     add_batch(text, info, row->batch);
@@ -145,7 +145,7 @@ static const char *checkpointing_text(const bp_fit_table *table)
                                                      : cli_text("with %s checkpointing", table->checkpointing);
 }
 
-/* What the other tables bring: "; with full checkpointing 6 to 8". */
+/* The largest micro-batches of the other tables: "; with full checkpointing 6 to 8". */
 static void add_others(char text[TEXT_CHARS], const bp_fit_info *info)
 {
     for (size_t i = 1; i < info->table_count; i++) {
@@ -286,7 +286,7 @@ static int print_rows(const bp_fit_info *info, const fit_options *options)
     return sheet_finish(&s);
 }
 
-/* How the rows came about. */
+/* Traced and scaled rows. */
 static void print_source(const bp_fit_info *info)
 {
     const bp_fit_table *table = &info->tables[0];
