@@ -99,7 +99,7 @@ class Documents(InFolder):
             def change(document):
                 table = document["tables"][0]
                 document["tables"] = [table]
-                for kind, largest in zip(("default", "expandable", "served", "peak"), (default, expandable, served, served)):
+                for kind, largest in zip(("default", "expandable", "served"), (default, expandable, served)):
                     table["largest"][kind] = largest
                     for row in table["rows"]:
                         row[f"{kind}_bytes"] = document["limit_bytes"] + (0 if row["batch"] <= largest else 3 * GIB)
@@ -133,7 +133,7 @@ class Documents(InFolder):
         self.assertIn("; with full checkpointing 0 to 1", self.verdict(none, 1, "too-large"))
 
         def one(document):
-            for kind, more in (("default", 3), ("expandable", 2), ("served", 1), ("peak", 1)):
+            for kind, more in (("default", 3), ("expandable", 2), ("served", 1)):
                 document["tables"][0]["rows"][0][f"{kind}_bytes"] = document["limit_bytes"] + more * GIB
                 document["tables"][0]["largest"][kind] = 0
         self.assertEqual(self.verdict(one, 1, "one-batch"), "does not fit: micro-batch 5 of 8,192 tokens with expandable segments "
@@ -168,8 +168,8 @@ class Documents(InFolder):
                 (("tables", 0, "rows", 1, "batch"), 1, "$.tables[0].rows[1]: micro-batch 1 is behind 1"),
                 (("tables", 0, "rows", 2, "served_bytes"), MISSING, "rows[2].served_bytes: is missing"),
                 (("tables", 0, "rows", 0, "skewed"), {}, "rows[0].skewed.default_bytes: is missing"),
-                (("tables", 0, "largest", "peak"), 5, "$.tables[0].largest: 5 is not the largest micro-batch"),
-                (("tables", 0, "largest", "peak"), 3, "$.tables[0].largest: 3 is not the largest micro-batch"),
+                (("tables", 0, "largest", "served"), 5, "$.tables[0].largest: 5 is not the largest micro-batch"),
+                (("tables", 0, "largest", "served"), 3, "$.tables[0].largest: 3 is not the largest micro-batch"),
                 (shown, 6, "$.shown: micro-batch 6 is not in the first table"), (shown, 3, "$.changes[0]: micro-batch 4, but 3 is shown"),
                 (("shown", "kinds", 0, "bytes"), "a", "$.shown.kinds[0].bytes: expected"),
                 (("shown", "recording"), MISSING, "$.shown.recording: is missing"), (("notes",), ["a\nb"], "$.notes[0]: expected a name"),

@@ -221,7 +221,8 @@ class Geometry(InFolder):
         row, table = document["tables"][0]["rows"][0], document["tables"][0]
         for kind, share in zip(("default", "expandable", "served", "peak"), shares):
             row[f"{kind}_bytes"] = int(document["limit_bytes"] * share)
-            table["largest"][kind] = row["batch"] if share <= 1 else 0
+            if kind != "peak":
+                table["largest"][kind] = row["batch"] if share <= 1 else 0
         document["model"], document["shown"]["recording"] = name, recording
         return self.write("fit.json", document)
 
