@@ -336,6 +336,19 @@ class Processes(InFolder):
         result = run("fit", MODEL, env={**os.environ, "BUCKETPOOL_PYTHON": sys.executable, "PYTHONPATH": self.folder})
         self.refused(result, 2, f"Llama-3.1-8B{self.path('bucketpool/torch/fitting/__main__.py')}")
 
+    def test_entry_point(self):
+        """`python3 -m bucketpool fit` names its Python, unless another one is named."""
+        with open(self.path("bucketpool"), "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\nprintf '%s %s' \"$BUCKETPOOL_PYTHON\" \"$*\"\n")
+        os.chmod(self.path("bucketpool"), 0o755)
+        env = {**os.environ, "PATH": f"{self.folder}:{os.environ['PATH']}", "PYTHONPATH": os.path.join(SOURCE, "python"),
+               "PYTHONDONTWRITEBYTECODE": "1"}
+        env.pop("BUCKETPOOL_PYTHON", None)
+        for named, expected in (({}, sys.executable), ({"BUCKETPOOL_PYTHON": "another"}, "another")):
+            result = subprocess.run([sys.executable, "-m", "bucketpool", "fit", "x"], env={**env, **named}, capture_output=True, text=True,
+                                    timeout=LIMIT, check=False)
+            self.assertEqual((result.stdout, result.stderr), (f"{expected} fit x", ""))
+
     def endless(self, **more):
         """A Python with a child that both run until they are ended; their process ids."""
         script = self.script("sleep 1000 & echo $$ $! >&2; wait")

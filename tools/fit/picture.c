@@ -82,20 +82,23 @@ static bool find_columns(const step_answer *a, const bp_trace_step *step, uint64
     return changes != NULL;
 }
 
-/* Kinds that occur, those that are always there at the bottom. */
+/* Kinds, those that are always there at the bottom; without those that are thinner than a line. */
 static void find_kinds(uint64_t columns[COLUMNS][BP_MEMORY_KINDS], uint8_t order[BP_MEMORY_KINDS], size_t *count)
 {
-    uint64_t min[BP_MEMORY_KINDS], max[BP_MEMORY_KINDS];
+    enum { VISIBLE = 1000 }; /* the least part of the peak */
+    uint64_t min[BP_MEMORY_KINDS], max[BP_MEMORY_KINDS] = {0}, peak = 0;
+    memset(min, 0xFF, sizeof min);
     *count = 0;
-    for (unsigned k = 0; k < BP_MEMORY_KINDS; k++) {
-        min[k] = UINT64_MAX;
-        max[k] = 0;
-        for (size_t column = 0; column < COLUMNS; column++) {
+    for (size_t column = 0; column < COLUMNS; column++) {
+        for (unsigned k = 0; k < BP_MEMORY_KINDS; k++) {
             const uint64_t bytes = columns[column][k];
             min[k] = bytes < min[k] ? bytes : min[k];
             max[k] = bytes > max[k] ? bytes : max[k];
         }
-        if (max[k] == 0)
+        peak = sum_of(columns[column]) > peak ? sum_of(columns[column]) : peak;
+    }
+    for (unsigned k = 0; k < BP_MEMORY_KINDS; k++) {
+        if (max[k] == 0 || max[k] < peak / VISIBLE)
             continue;
         size_t at = (*count)++;
         for (; at > 0 && min[order[at - 1]] < min[k]; at--)
