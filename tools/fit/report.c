@@ -206,6 +206,14 @@ static void print_paragraph(const char *first, const char *rest, const char *tex
     putchar('\n');
 }
 
+/* No ranks beside those of --dp, and what FSDP2 does anyway. */
+static bool is_usual(const bp_fit_option *o)
+{
+    const bool is_ranks = strcmp(o->name, "dp") == 0 || strcmp(o->name, "ep") == 0 || strcmp(o->name, "tp") == 0;
+    return (is_ranks && strcmp(o->value, "1") == 0) ||
+           (strcmp(o->name, "reshard") == 0 && strcmp(o->value, "true") == 0);
+}
+
 /* Options of the training, those of everybody first; the rest of the report says others. */
 static void add_options(char text[TEXT_CHARS], const bp_fit_info *info)
 {
@@ -222,7 +230,7 @@ static void add_options(char text[TEXT_CHARS], const bp_fit_info *info)
                 at++;
             while (other < ELSEWHERE && strcmp(o->name, elsewhere[other]) != 0)
                 other++;
-            if (at == place && other == ELSEWHERE)
+            if (at == place && other == ELSEWHERE && !is_usual(o))
                 cli_append(text, TEXT_CHARS, ", %s %s", o->name, o->value);
         }
     }
@@ -308,7 +316,7 @@ static void print_source(const bp_fit_info *info)
     }
     if (traced < table->row_count)
         cli_append(text, sizeof text, "%s from two traces", traced == 0 ? "Scaled" : "; the others are scaled");
-    cli_append(text, sizeof text, ". %.1f seconds%s.", info->seconds, info->is_cached ? ", now from the cache" : "");
+    cli_append(text, sizeof text, ". %.1f s%s.", info->seconds, info->is_cached ? ", now from the cache" : "");
     print_paragraph("", "", text);
 }
 
