@@ -242,7 +242,8 @@ class Geometry(InFolder):
                     self.assertEqual(sorted(names), ["default", "expandable", "limit", "peak", "served"])
 
     def test_pictures_of_documents(self):
-        """Each is drawn again by its command; UPDATE_GOLDEN=1 writes it."""
+        """Each is drawn again by its command; UPDATE_GOLDEN=1 writes it. That of fit needs PyTorch (test_fit_command.py)."""
+        self.assertEqual(Page(os.path.join(SOURCE, "docs", "images", "fit-llama.svg")).mistakes(), [])
         for name, arguments in DOCUMENTS.items():
             path = os.path.join(SOURCE, "docs", "images", name)
             target = path if os.environ.get("UPDATE_GOLDEN") else self.path(name)
