@@ -77,55 +77,96 @@ static bp_status fit_list(const bp_json_at *object, const char *key, size_t max,
 
 /* ---- tables -------------------------------------------------------------------------------------------------------- */
 
-static const char *const totals_members[] = {"default_bytes", "expandable_bytes", "served_bytes", "peak_bytes", NULL};
+#define FIGURES                                                                                                        \
+    "default_bytes", "expandable_bytes", "served_bytes", "peak_bytes", "default_retries", "expandable_retries"
+static const char *const figures_members[] = {FIGURES, NULL}; /* bp_fit_total, then those that retry */
 
-/* The members of `totals_members`. */
-static bp_status fit_totals(const bp_json_at *at, uint64_t bytes[BP_FIT_TOTALS])
+static bp_status fit_figures(const bp_json_at *at, bp_fit_figures *figures)
 {
     for (unsigned t = 0; t < BP_FIT_TOTALS; t++)
-        BP_TRY(fit_whole(at, totals_members[t], 0, &bytes[t]));
+        BP_TRY(fit_whole(at, figures_members[t], 0, &figures->bytes[t]));
+    for (unsigned t = 0; t < BP_FIT_RETRYING; t++) {
+        const char *key = figures_members[BP_FIT_TOTALS + t];
+        figures->retries[t] = BP_FIT_FAILS;
+        if (!json_is_null(json_object_get(at->value, key)))
+            BP_TRY(fit_whole(at, key, 0, &figures->retries[t]));
+    }
     return BP_OK;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
 }
 
 static bp_status fit_row(const bp_json_at *at, uint64_t above, bp_fit_row *row)
 {
-    static const char *const members[] = {"batch",        "is_traced",  "default_bytes", "expandable_bytes",
-                                          "served_bytes", "peak_bytes", "skewed",        NULL};
+    static const char *const members[] = {"batch", "is_traced", FIGURES, "skewed", NULL};
     BP_TRY(bp_json_expect_object(at, members));
     BP_TRY(fit_whole(at, "batch", 1, &row->batch));
     if (row->batch <= above)
         return bp_json_fail(at, "micro-batch %llu is behind %llu; expected them in ascending order",
                             (unsigned long long)row->batch, (unsigned long long)above);
     BP_TRY(fit_flag(at, "is_traced", &row->is_traced));
-    BP_TRY(fit_totals(at, row->bytes));
+    BP_TRY(fit_figures(at, &row->uniform));
+    row->worst = row->uniform;
     const bp_json_at skewed = bp_json_member(at, "skewed");
     if (skewed.value == NULL || json_is_null(skewed.value))
         return BP_OK;
     row->has_skewed = true;
-    BP_TRY(bp_json_expect_object(&skewed, totals_members));
-    return fit_totals(&skewed, row->skewed);
+    BP_TRY(bp_json_expect_object(&skewed, figures_members));
+    BP_TRY(fit_figures(&skewed, &row->skewed));
+    for (unsigned t = 0; t < BP_FIT_TOTALS; t++)
+        row->worst.bytes[t] = larger(row->uniform.bytes[t], row->skewed.bytes[t]);
+    for (unsigned t = 0; t < BP_FIT_RETRYING; t++)
+        row->worst.retries[t] = larger(row->uniform.retries[t], row->skewed.retries[t]);
+    return BP_OK;
 }
 
-/* The rows agree with the largest micro-batch that is said to fit. */
-static bp_status check_largest(const bp_json_at *at, const bp_fit_table *table, uint64_t limit)
+static const char *const allocator_names[BP_FIT_ALLOCATORS] = {"default", "expandable", "served"};
+
+/* No row says that a larger micro-batch runs, or that the largest one does not. */
+static bp_status check_largest(const bp_json_at *at, const bp_fit_row *row, uint64_t largest, bool runs,
+                               const char *allocator)
 {
-    for (unsigned t = 0; t < BP_FIT_ALLOCATORS; t++) {
-        for (size_t i = 0; i < table->row_count; i++) {
-            const uint64_t bytes = bp_fit_row_bytes(&table->rows[i], (bp_fit_total)t), batch = table->rows[i].batch;
-            if ((batch > table->largest[t] && bytes <= limit) || (batch == table->largest[t] && bytes > limit))
-                return bp_json_fail(at,
-                                    "%llu is not the largest micro-batch that fits with %llu bytes: %llu takes %llu",
-                                    (unsigned long long)table->largest[t], (unsigned long long)limit,
-                                    (unsigned long long)batch, (unsigned long long)bytes);
-        }
+    if (row->batch > largest ? !runs : row->batch < largest || runs)
+        return BP_OK;
+    return bp_json_fail(at, "%llu is not the largest micro-batch of \"%s\": by its row, %llu %s",
+                        (unsigned long long)largest, allocator, (unsigned long long)row->batch,
+                        runs ? "fits" : "does not fit");
+}
+
+/* Members that are named as bp_fit_total. */
+static bp_status fit_largest(const bp_json_at *table, const char *key, unsigned count, uint64_t *largest)
+{
+    const char *known[BP_FIT_ALLOCATORS + 1] = {NULL};
+    const bp_json_at at = bp_json_member(table, key);
+    memcpy(known, allocator_names, count * sizeof *known);
+    BP_TRY(bp_json_expect_object(&at, known));
+    for (unsigned t = 0; t < count; t++)
+        BP_TRY(fit_whole(&at, allocator_names[t], 0, &largest[t]));
+    return BP_OK;
+}
+
+static bp_status check_edges(const bp_json_at *at, const bp_fit_table *table, uint64_t limit)
+{
+    const bp_json_at largest = bp_json_member(at, "largest"), smooth = bp_json_member(at, "largest_without_retries");
+    for (size_t i = 0; i < table->row_count; i++) {
+        const bp_fit_row *row = &table->rows[i];
+        for (unsigned t = 0; t < BP_FIT_ALLOCATORS; t++)
+            BP_TRY(check_largest(&largest, row, table->largest[t], bp_fit_runs(&row->worst, (bp_fit_total)t, limit),
+                                 allocator_names[t]));
+        for (unsigned t = 0; t < BP_FIT_RETRYING; t++)
+            BP_TRY(check_largest(&smooth, row, table->largest_without_retries[t], row->worst.retries[t] == 0,
+                                 allocator_names[t]));
     }
     return BP_OK;
 }
 
 static bp_status fit_table(const bp_json_at *at, uint64_t limit, bp_fit_table *table)
 {
-    static const char *const members[] = {"checkpointing", "is_scaled", "rows", "largest", NULL};
-    static const char *const totals[] = {"default", "expandable", "served", NULL}; /* bp_fit_total */
+    static const char *const members[] = {"checkpointing",           "is_scaled", "rows", "largest",
+                                          "largest_without_retries", NULL};
     bp_json_at list;
     bp_fit_row *rows = NULL;
     BP_TRY(bp_json_expect_object(at, members));
@@ -141,11 +182,9 @@ static bp_status fit_table(const bp_json_at *at, uint64_t limit, bp_fit_table *t
         BP_TRY(fit_row(&row, above, &rows[i]));
         above = rows[i].batch;
     }
-    const bp_json_at largest = bp_json_member(at, "largest");
-    BP_TRY(bp_json_expect_object(&largest, totals));
-    for (unsigned t = 0; t < BP_FIT_ALLOCATORS; t++)
-        BP_TRY(fit_whole(&largest, totals[t], 0, &table->largest[t]));
-    return check_largest(&largest, table, limit);
+    BP_TRY(fit_largest(at, "largest", BP_FIT_ALLOCATORS, table->largest));
+    BP_TRY(fit_largest(at, "largest_without_retries", BP_FIT_RETRYING, table->largest_without_retries));
+    return check_edges(at, table, limit);
 }
 
 static bp_status fit_tables(const bp_json_at *root, bp_fit_file *file)

@@ -14,18 +14,30 @@
 typedef enum bp_fit_total { BP_FIT_DEFAULT, BP_FIT_EXPANDABLE, BP_FIT_SERVED, BP_FIT_PEAK, BP_FIT_TOTALS } bp_fit_total;
 enum { BP_FIT_ALLOCATORS = BP_FIT_PEAK };
 
+/* PyTorch finds no memory, even after it has released what it caches. */
+#define BP_FIT_FAILS UINT64_MAX
+enum { BP_FIT_RETRYING = BP_FIT_SERVED }; /* the allocators before this one can try again */
+
+typedef struct bp_fit_figures {
+    uint64_t bytes[BP_FIT_TOTALS]; /* without a limit */
+    uint64_t
+        retries[BP_FIT_RETRYING]; /* allocations of two steps that needed the release of the cache; or BP_FIT_FAILS */
+} bp_fit_figures;
+
 /* A micro-batch. */
 typedef struct bp_fit_row {
     uint64_t batch;
     bool is_traced;  /* else scaled from two that are */
-    bool has_skewed; /* the sizes depend on routing: `bytes` are of a uniform one */
-    uint64_t bytes[BP_FIT_TOTALS], skewed[BP_FIT_TOTALS];
+    bool has_skewed; /* the sizes depend on routing */
+    bp_fit_figures uniform, skewed;
+    bp_fit_figures worst; /* the larger of each: these decide */
 } bp_fit_row;
 
-/* The figure that decides whether a row fits. */
-static inline uint64_t bp_fit_row_bytes(const bp_fit_row *row, bp_fit_total total)
+/* A training with these figures runs with so much memory. */
+static inline bool bp_fit_runs(const bp_fit_figures *figures, bp_fit_total allocator, uint64_t limit_bytes)
 {
-    return row->has_skewed && row->skewed[total] > row->bytes[total] ? row->skewed[total] : row->bytes[total];
+    return (int)allocator < (int)BP_FIT_RETRYING ? figures->retries[allocator] != BP_FIT_FAILS
+                                                 : figures->bytes[allocator] <= limit_bytes;
 }
 
 typedef struct bp_fit_table {
@@ -33,7 +45,8 @@ typedef struct bp_fit_table {
     bool is_scaled;            /* rows that were not traced are there */
     const bp_fit_row *rows;    /* by ascending micro-batch; at least one */
     size_t row_count;
-    uint64_t largest[BP_FIT_ALLOCATORS]; /* micro-batch that fits; 0: none */
+    uint64_t largest[BP_FIT_ALLOCATORS];               /* micro-batch that runs; 0: none */
+    uint64_t largest_without_retries[BP_FIT_RETRYING]; /* the same */
 } bp_fit_table;
 
 typedef struct bp_fit_kind {

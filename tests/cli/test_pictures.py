@@ -221,8 +221,11 @@ class Geometry(InFolder):
         row, table = document["tables"][0]["rows"][0], document["tables"][0]
         for kind, share in zip(("default", "expandable", "served", "peak"), shares):
             row[f"{kind}_bytes"] = int(document["limit_bytes"] * share)
+            fits = row["batch"] if share <= 1 else 0
             if kind != "peak":
-                table["largest"][kind] = row["batch"] if share <= 1 else 0
+                table["largest"][kind] = fits
+            if kind in ("default", "expandable"):
+                table["largest_without_retries"][kind], row[f"{kind}_retries"] = fits, 0 if fits else None
         document["model"], document["shown"]["recording"] = name, recording
         return self.write("fit.json", document)
 

@@ -19,7 +19,7 @@ static void check_table(const bp_fit_table *table, uint64_t limit)
         need(table->rows[i].batch > (i > 0 ? table->rows[i - 1].batch : 0));
         for (unsigned t = 0; t < BP_FIT_ALLOCATORS; t++)
             need(table->rows[i].batch <= table->largest[t] ||
-                 bp_fit_row_bytes(&table->rows[i], (bp_fit_total)t) > limit);
+                 !bp_fit_runs(&table->rows[i].worst, (bp_fit_total)t, limit));
     }
 }
 

@@ -160,7 +160,7 @@ static int draw(const bp_fit_info *info, const step_answer *a, const output *to)
                 live[column * picture.kind_count + k] = columns[column][order[k]];
         }
         for (unsigned t = 0; t < BP_FIT_TOTALS; t++)
-            levels[t] = (step_level){names[t], bp_fit_row_bytes(info->shown, (bp_fit_total)t)};
+            levels[t] = (step_level){names[t], info->shown->worst.bytes[t]};
         fit_verdict(info, verdict);
         bp_print(title, sizeof title, "%.120s on %.60s, a step of micro-batch %llu\n%s", info->model, info->gpu,
                  (unsigned long long)info->shown_batch, verdict);

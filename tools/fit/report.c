@@ -33,11 +33,21 @@ static const char *grouped(uint64_t number)
     return cli_text("%s", text);
 }
 
-/* "6.21 GiB", "-1.02 GiB": what a micro-batch leaves. */
-static const char *left_text(const bp_fit_info *info, uint64_t bytes)
+static uint64_t retries_of(const bp_fit_figures *figures, bp_fit_total allocator)
 {
-    return bytes <= info->limit_bytes ? cli_bytes(info->limit_bytes - bytes)
-                                      : cli_text("-%s", cli_bytes(bytes - info->limit_bytes));
+    return (int)allocator < (int)BP_FIT_RETRYING ? figures->retries[allocator] : BP_FIT_FAILS;
+}
+
+/* What a micro-batch leaves: "6.21 GiB"; "3 retries"; "-1.02 GiB". */
+static const char *left_text(const bp_fit_info *info, const bp_fit_figures *figures, bp_fit_total allocator)
+{
+    const uint64_t bytes = figures->bytes[allocator], limit = info->limit_bytes,
+                   retries = retries_of(figures, allocator);
+    if (bytes <= limit)
+        return cli_bytes(limit - bytes);
+    if (retries != BP_FIT_FAILS)
+        return cli_text("%llu retr%s", (unsigned long long)retries, retries == 1 ? "y" : "ies");
+    return cli_text("-%s", cli_bytes(bytes - limit));
 }
 
 /* ---- verdict ------------------------------------------------------------------------------------------------------- */
@@ -45,7 +55,7 @@ static const char *left_text(const bp_fit_info *info, uint64_t bytes)
 bool fit_fits(const bp_fit_info *info)
 {
     for (unsigned t = 0; t < BP_FIT_ALLOCATORS; t++) {
-        if (info->batch != 0 ? bp_fit_row_bytes(info->shown, (bp_fit_total)t) <= info->limit_bytes
+        if (info->batch != 0 ? bp_fit_runs(&info->shown->worst, (bp_fit_total)t, info->limit_bytes)
                              : info->tables[0].largest[t] > 0)
             return true;
     }
@@ -60,30 +70,54 @@ static void add_batch(char text[TEXT_CHARS], const bp_fit_info *info, uint64_t b
         cli_append(text, TEXT_CHARS, " of %s tokens", grouped(info->sequence));
 }
 
+/* "with expandable segments (3 without retries)" */
+static void add_allocator(char text[TEXT_CHARS], const bp_fit_table *table, unsigned i)
+{
+    const bp_fit_total total = allocators[i].total;
+    cli_append(text, TEXT_CHARS, " %s%s", allocators[i].with, allocators[i].how);
+    if ((int)total >= (int)BP_FIT_RETRYING || table->largest_without_retries[total] == table->largest[total])
+        return;
+    if (table->largest_without_retries[total] == 0)
+        cli_append(text, TEXT_CHARS, " (none without retries)");
+    else
+        cli_append(text, TEXT_CHARS, " (%llu without retries)",
+                   (unsigned long long)table->largest_without_retries[total]);
+}
+
+/* Each allocator has the same largest micro-batch, without retries. */
+static bool are_same(const bp_fit_table *table)
+{
+    for (unsigned t = 0; t < BP_FIT_ALLOCATORS; t++) {
+        if (table->largest[t] != table->largest[0] ||
+            (t < BP_FIT_RETRYING && table->largest_without_retries[t] != table->largest[t]))
+            return false;
+    }
+    return true;
+}
+
 /* The largest micro-batches, allocators with the same one together; those without one last. */
 static void add_largest(char text[TEXT_CHARS], const bp_fit_info *info)
 {
-    const uint64_t *largest = info->tables[0].largest;
+    const bp_fit_table *table = &info->tables[0];
     unsigned told = 0;
     for (unsigned i = 0; i < BP_FIT_ALLOCATORS; i++) {
-        const uint64_t batch = largest[allocators[i].total];
-        unsigned same = 0;
-        for (unsigned k = 0; k < BP_FIT_ALLOCATORS; k++)
-            same |= largest[allocators[k].total] == batch ? 1u << k : 0;
-        if ((told & same) != 0 || batch == 0)
+        const uint64_t batch = table->largest[allocators[i].total];
+        if ((told >> i & 1) != 0 || batch == 0)
             continue;
         if (told == 0)
             add_batch(text, info, batch);
         else
             cli_append(text, TEXT_CHARS, ", %llu", (unsigned long long)batch);
-        told |= same;
-        if (same == (1u << BP_FIT_ALLOCATORS) - 1) {
+        if (are_same(table)) {
             cli_append(text, TEXT_CHARS, " with each allocator");
-            continue;
+            return;
         }
         for (unsigned k = i; k < BP_FIT_ALLOCATORS; k++) {
-            if ((same >> k & 1) != 0)
-                cli_append(text, TEXT_CHARS, "%s %s%s", k == i ? "" : " and", allocators[k].with, allocators[k].how);
+            if (table->largest[allocators[k].total] != batch)
+                continue;
+            cli_append(text, TEXT_CHARS, "%s", k == i ? "" : " and");
+            add_allocator(text, table, k);
+            told |= 1u << k;
         }
     }
     for (unsigned i = 0; i < BP_FIT_ALLOCATORS; i++) {
@@ -92,50 +126,53 @@ static void add_largest(char text[TEXT_CHARS], const bp_fit_info *info)
     }
 }
 
-/* "1.20 GiB left", "3.40 GiB short" */
-static const char *margin_text(const bp_fit_info *info, uint64_t bytes)
+/* "1.20 GiB left", "3 retries", "3.40 GiB short" */
+static const char *margin_text(const bp_fit_info *info, const bp_fit_figures *figures, bp_fit_total allocator)
 {
-    const bool fits = bytes <= info->limit_bytes;
-    return cli_text("%s %s", cli_bytes(fits ? info->limit_bytes - bytes : bytes - info->limit_bytes),
-                    fits ? "left" : "short");
+    const uint64_t bytes = figures->bytes[allocator], limit = info->limit_bytes;
+    if (bytes > limit && retries_of(figures, allocator) == BP_FIT_FAILS)
+        return cli_text("%s short", cli_bytes(bytes - limit));
+    return cli_text("%s%s", left_text(info, figures, allocator), bytes <= limit ? " left" : "");
 }
 
 /* One micro-batch: what is left with the allocators that take it, what the others lack. */
 static void add_margins(char text[TEXT_CHARS], const bp_fit_info *info)
 {
+    const bp_fit_figures *figures = &info->shown->worst;
     const char *separator = "", *none = fit_fits(info) ? " not" : "";
     add_batch(text, info, info->shown_batch);
-    for (unsigned fits = 2; fits-- > 0;) {
+    for (unsigned runs = 2; runs-- > 0;) {
         for (unsigned i = 0; i < BP_FIT_ALLOCATORS; i++) {
-            const uint64_t bytes = bp_fit_row_bytes(info->shown, allocators[i].total);
-            if ((bytes <= info->limit_bytes) != (fits == 1))
+            if (bp_fit_runs(figures, allocators[i].total, info->limit_bytes) != (runs == 1))
                 continue;
-            cli_append(text, TEXT_CHARS, "%s%s %s (%s)", separator, fits == 1 ? "" : none, allocators[i].with,
-                       margin_text(info, bytes));
+            cli_append(text, TEXT_CHARS, "%s%s %s (%s)", separator, runs == 1 ? "" : none, allocators[i].with,
+                       margin_text(info, figures, allocators[i].total));
             separator = ",";
         }
     }
 }
 
-static uint64_t least_bytes(const bp_fit_row *row)
+/* The allocator that takes least, of those that run if there are any. */
+static bp_fit_total best_allocator(const bp_fit_info *info, const bp_fit_figures *figures)
 {
-    uint64_t least = UINT64_MAX;
-    for (unsigned t = 0; t < BP_FIT_ALLOCATORS; t++) {
-        const uint64_t bytes = bp_fit_row_bytes(row, (bp_fit_total)t);
-        least = bytes < least ? bytes : least;
+    unsigned best = 0;
+    for (unsigned t = 1; t < BP_FIT_ALLOCATORS; t++) {
+        const bool runs = bp_fit_runs(figures, (bp_fit_total)t, info->limit_bytes),
+                   best_runs = bp_fit_runs(figures, (bp_fit_total)best, info->limit_bytes);
+        if (runs != best_runs ? runs : figures->bytes[t] < figures->bytes[best])
+            best = t;
     }
-    return least;
+    return (bp_fit_total)best;
 }
 
 /* The bytes of the smallest micro-batch. */
 static void add_needs(char text[TEXT_CHARS], const bp_fit_info *info, const bp_fit_row *row)
 {
     add_batch(text, info, row->batch);
-    cli_append(text, TEXT_CHARS, " needs");
-    for (unsigned i = BP_FIT_ALLOCATORS; i-- > 0;) {
-        cli_append(text, TEXT_CHARS, " %s %s%s", cli_bytes(bp_fit_row_bytes(row, allocators[i].total)),
-                   allocators[i].with, i > 0 ? "," : "");
-    }
+    cli_append(text, TEXT_CHARS, " takes");
+    for (unsigned i = BP_FIT_ALLOCATORS; i-- > 0;)
+        cli_append(text, TEXT_CHARS, " %s %s%s", cli_bytes(row->worst.bytes[allocators[i].total]), allocators[i].with,
+                   i > 0 ? "," : "");
     cli_append(text, TEXT_CHARS, "; %s are there", cli_bytes(info->limit_bytes));
 }
 
@@ -156,10 +193,12 @@ static void add_others(char text[TEXT_CHARS], const bp_fit_info *info)
             max = table->largest[t] > max ? table->largest[t] : max;
         }
         cli_append(text, TEXT_CHARS, "; %s ", checkpointing_text(table));
+        const bp_fit_figures *figures = &table->rows[0].worst;
+        const bp_fit_total best = best_allocator(info, figures);
         if (info->batch != 0)
-            cli_append(text, TEXT_CHARS, "%s", margin_text(info, least_bytes(&table->rows[0])));
+            cli_append(text, TEXT_CHARS, "%s", margin_text(info, figures, best));
         else if (max == 0)
-            cli_append(text, TEXT_CHARS, "%s at least", cli_bytes(least_bytes(&table->rows[0])));
+            cli_append(text, TEXT_CHARS, "%s at least", cli_bytes(figures->bytes[best]));
         else if (min == max)
             cli_append(text, TEXT_CHARS, "%llu", (unsigned long long)max);
         else
@@ -254,19 +293,18 @@ static void print_heading(const bp_fit_info *info)
     putchar('\n');
 }
 
-static void add_cells(sheet *s, const bp_fit_info *info, const uint64_t bytes[BP_FIT_TOTALS])
+static void add_cells(sheet *s, const bp_fit_info *info, const bp_fit_figures *figures)
 {
-    bool fits_all = true, fits_any = false;
+    bool fits_all = true, runs_any = false;
     for (unsigned t = 0; t < BP_FIT_ALLOCATORS; t++) {
-        const bool fits = bytes[t] <= info->limit_bytes;
-        fits_all = fits_all && fits;
-        fits_any = fits_any || fits;
-        sheet_add_cell(s, cli_bytes(bytes[t]));
-        sheet_add_cell(s, left_text(info, bytes[t]));
+        fits_all = fits_all && figures->bytes[t] <= info->limit_bytes;
+        runs_any = runs_any || bp_fit_runs(figures, (bp_fit_total)t, info->limit_bytes);
+        sheet_add_cell(s, cli_bytes(figures->bytes[t]));
+        sheet_add_cell(s, left_text(info, figures, (bp_fit_total)t));
     }
-    sheet_add_cell(s, cli_bytes(bytes[BP_FIT_PEAK]));
+    sheet_add_cell(s, cli_bytes(figures->bytes[BP_FIT_PEAK]));
     if (!fits_all)
-        sheet_color_line(s, fits_any ? "yellow" : "red");
+        sheet_color_line(s, runs_any ? "yellow" : "red");
 }
 
 static int print_rows(const bp_fit_info *info, const fit_options *options)
@@ -285,13 +323,26 @@ static int print_rows(const bp_fit_info *info, const fit_options *options)
         sheet_add_row(&s, cli_text("%llu", (unsigned long long)row->batch), NULL);
         if (has_skewed)
             sheet_add_cell(&s, row->has_skewed ? "uniform" : "");
-        add_cells(&s, info, row->bytes);
+        add_cells(&s, info, &row->uniform);
         if (!row->has_skewed)
             continue;
         sheet_add_row(&s, "", "skewed", NULL);
-        add_cells(&s, info, row->skewed);
+        add_cells(&s, info, &row->skewed);
     }
     return sheet_finish(&s);
+}
+
+/* A row shows retries. */
+static bool has_retries(const bp_fit_info *info)
+{
+    for (size_t i = 0; i < info->tables[0].row_count; i++) {
+        for (unsigned t = 0; t < BP_FIT_RETRYING; t++) {
+            const bp_fit_figures *worst = &info->tables[0].rows[i].worst;
+            if (worst->bytes[t] > info->limit_bytes && worst->retries[t] != BP_FIT_FAILS)
+                return true;
+        }
+    }
+    return false;
 }
 
 /* Traced and scaled rows. */
@@ -318,6 +369,10 @@ static void print_source(const bp_fit_info *info)
         cli_append(text, sizeof text, "%s from two traces", traced == 0 ? "Scaled" : "; the others are scaled");
     cli_append(text, sizeof text, ". %.1f s%s.", info->seconds, info->is_cached ? ", now from the cache" : "");
     print_paragraph("", "", text);
+    if (has_retries(info))
+        print_paragraph("", "",
+                        "Retries, in two steps: PyTorch finds no memory, waits for the GPU, releases what it caches "
+                        "and asks the driver again. The training runs, but slower.");
 }
 
 /* ---- below the table ----------------------------------------------------------------------------------------------- */
