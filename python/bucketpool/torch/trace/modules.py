@@ -29,6 +29,7 @@ class Modules:
         self._modules: List[str] = []
         self._parameters: Dict[int, Tuple[Any, str]] = {}
         self._in_optimizer = 0
+        self._is_forward = False  # a module has run, and neither backward nor the optimizer since: a loss is computed, perhaps
         self._hooks: List[Any] = []
 
     def start(self) -> None:
@@ -47,7 +48,8 @@ class Modules:
         if self._in_optimizer:
             return "", "optimizer"
         if torch._C._current_graph_task_id() == -1:
-            return (self._running[-1], "forward") if self._running else ("", "")
+            return self._running[-1] if self._running else "", "forward" if self._is_forward else ""
+        self._is_forward = False
         if self._running:
             return self._running[-1], "recompute"
         node: Any = torch._C._current_autograd_node()
@@ -73,6 +75,7 @@ class Modules:
         if name is None:
             name = self._learn(module)
         self._running.append(name)
+        self._is_forward = True
         self._note(name)
 
     def _leave(self, _module: Any, _inputs: Any, _output: Any) -> None:
@@ -95,6 +98,7 @@ class Modules:
 
     def _begin_optimizer(self, optimizer: Any, *_: Any) -> None:
         self._in_optimizer += 1
+        self._is_forward = False
         for group in optimizer.param_groups:
             self._kinds.mark(PARAMETERS, group["params"])
             self._kinds.mark(GRADIENTS, [each.grad for each in group["params"]])
