@@ -261,7 +261,7 @@ class Processes(InFolder):
 
     def test_request(self):
         """Each option that was given, by its name."""
-        text = f"printf %s \"$3\" >{shlex.quote(self.path('request'))}; printf %s \"$BUCKETPOOL_COMMAND\" >&2\n{self.answer}"
+        text = f"printf %s \"$3\" >{shlex.quote(self.path('request'))}; printf %s \"$BUCKETPOOL_COMMAND $PYTHONHASHSEED\" >&2\n{self.answer}"
         values = {"runtime": "ddp", "dp": 8, "ep": 2, "tp": 4, "gpu": "h200", "reserve": 0, "sequence": 8192, "batch": 3,
                   "checkpointing": "full", "optimizer": "sgd", "weights": "bf16", "param-dtype": "fp32", "reduce-dtype": "bf16",
                   "loss": "logprobs", "layers": 2}
@@ -270,7 +270,7 @@ class Processes(InFolder):
         for given, expected in (([], {}), (words, values), (["--no-reshard", "--fresh"], {"reshard": False, "fresh": True}),
                                 (["--memory", "80g", "--batch", "auto"], {"memory": 80 * GIB}), (["--reserve", "1.5GiB"], {"reserve": 3 * GIB // 2})):
             result = self.fit(text, *given)
-            self.assertEqual((result.returncode, result.stderr), (0, PROGRAM))
+            self.assertEqual((result.returncode, result.stderr), (0, f"{PROGRAM} {os.environ.get('PYTHONHASHSEED', '0')}"))
             with open(self.path("request"), encoding="utf-8") as file:
                 request = json.load(file)
             self.assertEqual({**request, "model": os.path.realpath(request["model"])}, {**model, "model": os.path.realpath(model["model"]), **expected})

@@ -121,7 +121,8 @@ static int start_python(const char *request, python *p)
     *p = (python){.name = named != NULL && *named != '\0' ? named : "python3", .pipe = -1};
     const ssize_t length = readlink("/proc/self/exe", command, sizeof command - 1);
     command[length > 0 ? length : 0] = '\0';
-    if (length > 0 && setenv("BUCKETPOOL_COMMAND", command, 1) != 0)
+    /* models that iterate over sets allocate in the same order in each run */
+    if ((length > 0 && setenv("BUCKETPOOL_COMMAND", command, 1) != 0) || setenv("PYTHONHASHSEED", "0", 0) != 0)
         return cli_fail(EXIT_ENVIRONMENT, "out of memory");
     int lines[2], failed[2], error = 0;
     if (pipe2(lines, O_CLOEXEC) != 0)
