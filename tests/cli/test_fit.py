@@ -119,7 +119,7 @@ class Documents(InFolder):
                 (3, 3, 4): "3 of 8,192 tokens with expandable segments and with the default, 4 served (bucketpool.torch.steps)",
                 (4, 4, 4): "4 of 8,192 tokens with each allocator",
                 (0, 0, 2): "2 of 8,192 tokens served (bucketpool.torch.steps), none with expandable segments, none with the default",
-                (4, 4, 4, (3, 4)): "4 of 8,192 tokens with expandable segments and served (bucketpool.torch.steps) and with the default "
+                (4, 4, 4, (3, 4)): "4 of 8,192 tokens with expandable segments, served (bucketpool.torch.steps) and with the default "
                                    "(3 without retries)",
                 (1, 4, 4, (0, 2)): "4 of 8,192 tokens with expandable segments (2 without retries) and served (bucketpool.torch.steps), "
                                    "1 with the default (none without retries)",
@@ -138,8 +138,8 @@ class Documents(InFolder):
             document["tables"].reverse()
             document["shown"]["batch"] = 17
             document["changes"] = []
-        self.assertEqual(self.verdict(checkpointed), "fits with full checkpointing: micro-batch 18 of 8,192 tokens with expandable segments "
-                         "and served (bucketpool.torch.steps) and with the default (17 without retries); without checkpointing 4")
+        self.assertEqual(self.verdict(checkpointed), "fits with full checkpointing: micro-batch 18 of 8,192 tokens with expandable segments, "
+                         "served (bucketpool.torch.steps) and with the default (17 without retries); without checkpointing 4")
 
         def none(document):
             document["tables"][1]["rows"][0]["served_bytes"] = document["limit_bytes"] - 1

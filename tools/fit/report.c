@@ -38,7 +38,7 @@ static uint64_t retries_of(const bp_fit_figures *figures, bp_fit_total allocator
     return (int)allocator < (int)BP_FIT_RETRYING ? figures->retries[allocator] : BP_FIT_FAILS;
 }
 
-/* What a micro-batch leaves: "6.21 GiB"; "3 retries"; "-1.02 GiB". */
+/* A cell below LEFT: "6.21 GiB", "3 retries" or "-1.02 GiB". */
 static const char *left_text(const bp_fit_info *info, const bp_fit_figures *figures, bp_fit_total allocator)
 {
     const uint64_t bytes = figures->bytes[allocator], limit = info->limit_bytes,
@@ -112,12 +112,16 @@ static void add_largest(char text[TEXT_CHARS], const bp_fit_info *info)
             cli_append(text, TEXT_CHARS, " with each allocator");
             return;
         }
+        unsigned left = 0;
+        for (unsigned k = i; k < BP_FIT_ALLOCATORS; k++)
+            left += table->largest[allocators[k].total] == batch;
         for (unsigned k = i; k < BP_FIT_ALLOCATORS; k++) {
             if (table->largest[allocators[k].total] != batch)
                 continue;
-            cli_append(text, TEXT_CHARS, "%s", k == i ? "" : " and");
+            cli_append(text, TEXT_CHARS, "%s", k == i ? "" : left == 1 ? " and" : ",");
             add_allocator(text, table, k);
             told |= 1u << k;
+            left--;
         }
     }
     for (unsigned i = 0; i < BP_FIT_ALLOCATORS; i++) {
