@@ -43,13 +43,15 @@ _empty: Any = torch.empty_strided
 class Part:
     """A tensor of a result: an argument (size is None), a view of one, or a new one (argument is -1); or a constant."""
 
-    __slots__ = ("argument", "constant", "size", "stride", "offset", "dtype", "device", "attributes")
+    __slots__ = ("argument", "constant", "size", "stride", "offset", "end", "dtype", "device", "attributes")
 
     def __init__(self, argument: int, tensor: Any = None, constant: Any = None) -> None:
         self.argument, self.constant, self.size = argument, constant, None
         self.device: Any = None
         if tensor is not None:
             self.size, self.stride, self.offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+            self.end = 0 if 0 in self.size else tensor.element_size() * (1 + self.offset + sum(
+                (size - 1) * stride for size, stride in zip(self.size, self.stride)))
             self.dtype, self.device, self.attributes = tensor.dtype, tensor.fake_device, dict(vars(tensor))
 
 
@@ -67,7 +69,7 @@ class Result:
 class Operator:
     """results: by signatures of arguments; None: not cached."""
 
-    __slots__ = ("func", "name", "results", "checks_storage")
+    __slots__ = ("func", "name", "results", "numbers")
 
     def __init__(self, func: Any) -> None:
         self.func = func
@@ -76,10 +78,11 @@ class Operator:
         is_cached = self.name.startswith(_NAMESPACES) and self.name not in _NOT_CACHED and not any(
             getattr(torch.Tag, each, None) in tags for each in _CHANGING)
         self.results: Optional[Dict[Any, Result]] = {} if is_cached else None
-        self.checks_storage = self.name.startswith("aten::as_strided")  # fails for a storage that is too small
+        self.numbers = not self.name.startswith("aten::_foreach_")  # optimizers have others in each step
 
 
-def _describe(fakes: Any, values: Any, key: List[Any], tensors: List[Any]) -> bool:
+def _describe(fakes: Any, values: Any, key: List[Any], tensors: List[Any], numbers: bool) -> bool:
+    """numbers: the values of floats count, beside their types."""
     for each in values:
         kind = type(each)
         if kind is FakeTensor:
@@ -90,13 +93,15 @@ def _describe(fakes: Any, values: Any, key: List[Any], tensors: List[Any]) -> bo
             key += (each.shape, each.stride(), each.storage_offset(), each.dtype, each.fake_device, each.requires_grad,
                     each.is_inference())
         elif kind in _PLAIN:
-            key += (kind, each)  # 1, 1.0 and True are equal
+            key += (kind, each if numbers or kind is not float else None)  # 1, 1.0 and True are equal
         elif kind is list or kind is tuple:
             kinds = tuple(map(type, each))
             key.append(kinds)
+            if not numbers and kinds.count(float) == len(kinds):
+                continue
             if _PLAIN.issuperset(kinds):
                 key.append(tuple(each))
-            elif not _describe(fakes, each, key, tensors):
+            elif not _describe(fakes, each, key, tensors, numbers):
                 return False
         else:
             return False
@@ -112,6 +117,8 @@ class OperatorCache:
         self._mark: Any = _on_data_ptr.get(getattr(fakes, "_allow_unsafe_data_ptr_access", None))
         self.is_enabled = all(each is not None for each in (*_PRIVATE, self._mark)) and not getattr(
             fakes, "propagate_real_tensors", False)
+        if self.is_enabled:
+            fakes.cache_enabled = False  # PyTorch's, which would be asked for what is not in this one
 
     def operator(self, func: Any) -> Any:
         found = self._operators.get(id(func))
@@ -127,18 +134,16 @@ class OperatorCache:
         if operator.results is None or _active_mode(_FAKE) is not self._fakes:
             return None
         key: List[Any] = [only_shapes, _default_dtype(), _is_inference()]
-        if not _describe(self._fakes, args, key, tensors):
+        if not _describe(self._fakes, args, key, tensors, operator.numbers):
             return None
         if kwargs:
             key.append(tuple(kwargs))
-            if not _describe(self._fakes, kwargs.values(), key, tensors):
+            if not _describe(self._fakes, kwargs.values(), key, tensors, operator.numbers):
                 return None
-        if operator.checks_storage:
-            key += [each.untyped_storage().nbytes() for each in tensors]
         return tuple(key)
 
-    def made(self, result: Result, tensors: List[Any]) -> List[Any]:
-        """The parts of a result. tensors: of the arguments."""
+    def made(self, result: Result, tensors: List[Any]) -> Optional[List[Any]]:
+        """The parts of a result. tensors: of the arguments. None: a view of freed memory, which set_() would grow."""
         made: List[Any] = []
         with _WithoutDispatch():
             for part in result.parts:
@@ -150,7 +155,10 @@ class OperatorCache:
                     tensor = _empty(size, part.stride, dtype=part.dtype, device=_META)
                 else:
                     tensor = _empty((0, ), (1, ), dtype=part.dtype, device=_META)
-                    tensor.set_(tensors[argument].untyped_storage(), part.offset, size, part.stride)
+                    storage = tensors[argument].untyped_storage()
+                    if storage.nbytes() < part.end:
+                        return None
+                    tensor.set_(storage, part.offset, size, part.stride)
                 tensor = _subclass(FakeTensor, tensor, False, dispatch_device=True, device_for_backend_keys=part.device)
                 self._mark(tensor)
                 tensor.__dict__.update(part.attributes)
@@ -182,7 +190,8 @@ class OperatorCache:
                 new.add(address)
                 parts.append(Part(-1, output))
         learned = Result(container, parts)
-        if storages != described_storages(tensors) or not self._is_equal(self.made(learned, tensors), outputs):
+        made = self.made(learned, tensors) if storages == described_storages(tensors) else None
+        if made is None or not self._is_equal(made, outputs):
             return None
         if len(operator.results) >= _MOST:
             operator.results.clear()

@@ -122,6 +122,8 @@ class _Storages:
         self.kinds, self.values = Kinds(self._blocks), Values()
         self.modules, self.streams = Modules(self.kinds), Streams(recording)
         self._workspaces: Dict[Tuple[str, int, bool], Any] = {}  # by library, stream, thread
+        # By address of the code and place in it: the code, and the frame, or None where it is left out
+        self._places: Dict[Tuple[int, int], Tuple[Any, Optional[Frame]]] = {}
         self._clients: Dict[Hashable, Any] = {}  # workspaces of bucketpool's operators, the latest one last
 
     def outputs(self, operator: str, tensors: List[Any]) -> None:
@@ -236,10 +238,16 @@ class _Storages:
         """The operator with its module first, then frames of Python, innermost first."""
         frames: List[Frame] = [(f"{module} ({phase})" if module and phase else module or phase, 0, operator)]
         frame: Optional[FrameType] = sys._getframe(2)
-        while frame is not None and len(frames) <= self.options.frames:
+        most, places = self.options.frames, self._places
+        while frame is not None and len(frames) <= most:
             code = frame.f_code
-            if not code.co_filename.startswith(_OWN) and not code.co_filename.endswith(_SILENT):
-                frames.append((code.co_filename, frame.f_lineno, code.co_name))
+            known = places.get((id(code), frame.f_lasti))
+            if known is None:
+                name = code.co_filename
+                known = places[id(code), frame.f_lasti] = code, None if (
+                    name.startswith(_OWN) or name.endswith(_SILENT)) else (name, frame.f_lineno, code.co_name)
+            if known[1] is not None:
+                frames.append(known[1])
             frame = frame.f_back
         return tuple(frames)
 
@@ -390,8 +398,9 @@ class _Operators(_DispatchMode):
             signature = self._cache.signature(operator, args, kwargs, inputs, only_shapes)
             if signature is not None:
                 known = operator.results.get(signature)
-                if known is not None:
-                    return self._repeated(operator, known, args, kwargs, inputs, only_shapes)
+                made = self._cache.made(known, inputs) if known is not None else None
+                if known is not None and made is not None:
+                    return self._repeated(operator, known, made, args, kwargs, inputs, only_shapes)
                 before = described_storages(inputs)
         result = func(*args, **kwargs) if only_shapes else self._run(func, args, kwargs)
         with _WithoutFunctions():
@@ -405,10 +414,9 @@ class _Operators(_DispatchMode):
                 self._cache.learn(operator, signature, inputs, before, result)
         return result
 
-    def _repeated(self, operator: _Known, known: Result, args: Tuple[Any, ...], kwargs: Dict[str, Any],
-                  inputs: List[Any], only_shapes: bool) -> Any:
+    def _repeated(self, operator: _Known, known: Result, made: List[Any], args: Tuple[Any, ...],
+                  kwargs: Dict[str, Any], inputs: List[Any], only_shapes: bool) -> Any:
         """The result of an operator that ran before with such arguments."""
-        made = self._cache.made(known, inputs)
         result = made[0] if known.container is None else known.container(made)
         if only_shapes:
             return result

@@ -86,7 +86,7 @@ class Values:
         with fake_tensor.unset_fake_temporarily():
             if not isinstance(known[1], torch.Tensor):
                 return torch.full((), known[1], dtype=tensor.dtype).expand(tensor.shape)
-            if known[1].dtype != tensor.dtype:
+            if known[1].dtype != tensor.dtype or known[1].numel() < _elements(tensor):  # resized
                 return None
             return known[1].as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
