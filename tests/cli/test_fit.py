@@ -130,9 +130,12 @@ class Documents(InFolder):
 
         def python(document):
             edges(3, 4, 4)(document)
-            document["sequence"], document["tables"][0]["checkpointing"] = None, ""
-        self.assertEqual(self.verdict(python), "fits: micro-batch 4 with expandable segments and served (bucketpool.torch.steps), "
-                         "3 with the default")
+            document["sequence"], document["tables"][0]["checkpointing"], document["options"], document["parameters"] = None, "", {}, 0
+        document = example()
+        python(document)
+        verdict, _, heading, gpu, *_ = self.printed(document).splitlines()
+        self.assertEqual(verdict, "fits: micro-batch 4 with expandable segments and served (bucketpool.torch.steps), 3 with the default")
+        self.assertEqual((heading, gpu[:11]), ("Llama-3.1-8B", "H100 80GB: "))
 
         def checkpointed(document):
             document["tables"].reverse()

@@ -286,7 +286,9 @@ static void add_options(char text[TEXT_CHARS], const bp_fit_info *info)
 static void print_heading(const bp_fit_info *info)
 {
     char text[TEXT_CHARS];
-    bp_print(text, sizeof text, "%.200s, %s parameters", info->model, cli_count(info->parameters));
+    bp_print(text, sizeof text, "%.200s", info->model);
+    if (info->parameters > 0) /* functions of the user need not say it */
+        cli_append(text, sizeof text, ", %s parameters", cli_count(info->parameters));
     add_options(text, info);
     print_paragraph("", "", text);
     bp_print(text, sizeof text, "%.200s: %s for PyTorch, of %s less %s", info->gpu, cli_bytes(info->limit_bytes),
