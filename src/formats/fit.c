@@ -94,7 +94,7 @@ static bp_status fit_figures(const bp_json_at *at, bp_fit_figures *figures)
     return BP_OK;
 }
 
-static uint64_t larger(uint64_t a, uint64_t b)
+static uint64_t larger_figure(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
@@ -117,9 +117,9 @@ static bp_status fit_row(const bp_json_at *at, uint64_t above, bp_fit_row *row)
     BP_TRY(bp_json_expect_object(&skewed, figures_members));
     BP_TRY(fit_figures(&skewed, &row->skewed));
     for (unsigned t = 0; t < BP_FIT_TOTALS; t++)
-        row->worst.bytes[t] = larger(row->uniform.bytes[t], row->skewed.bytes[t]);
+        row->worst.bytes[t] = larger_figure(row->uniform.bytes[t], row->skewed.bytes[t]);
     for (unsigned t = 0; t < BP_FIT_RETRYING; t++)
-        row->worst.retries[t] = larger(row->uniform.retries[t], row->skewed.retries[t]);
+        row->worst.retries[t] = larger_figure(row->uniform.retries[t], row->skewed.retries[t]);
     return BP_OK;
 }
 
