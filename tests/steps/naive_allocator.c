@@ -9,7 +9,7 @@ void naive_init(naive_allocator *n, const bp_caching_settings *settings)
 {
     memset(n, 0, sizeof *n);
     n->settings = *settings;
-    n->next_address = (uint64_t)1 << 40;
+    n->lowest_address = (uint64_t)1 << 63;
 }
 
 static uint64_t up(uint64_t value, uint64_t step)
@@ -178,15 +178,15 @@ static naive_block *expand(naive_allocator *n, const wanted *w)
         }
         uint64_t device = n->settings.device_bytes != 0 ? n->settings.device_bytes : (uint64_t)1 << 40;
         uint64_t bytes = up(device + device / 8, page_of(n, w->is_small));
-        insert(n, (naive_block){.address = n->next_address,
+        n->lowest_address -= bytes;
+        insert(n, (naive_block){.address = n->lowest_address,
                                 .bytes = bytes,
                                 .stream = w->stream,
-                                .base = n->next_address,
+                                .base = n->lowest_address,
                                 .pool = w->pool,
                                 .is_small = w->is_small,
                                 .is_expandable = true,
                                 .state = BP_CACHING_UNMAPPED});
-        n->next_address += bytes;
     }
     return NULL;
 }
@@ -200,14 +200,13 @@ static naive_block *obtain(naive_allocator *n, const wanted *w)
                                            : up(w->bytes, 2 * MIB);
     if (!has_memory(n, bytes))
         return NULL;
-    uint64_t address = n->next_address;
+    uint64_t address = n->lowest_address -= bytes;
     insert(n, (naive_block){.address = address,
                             .bytes = bytes,
                             .stream = w->stream,
                             .base = address,
                             .pool = w->pool,
                             .is_small = w->is_small});
-    n->next_address += bytes;
     n->reserved += bytes;
     return &n->blocks[find(n, address)];
 }

@@ -19,7 +19,7 @@ typedef struct naive_allocator {
     bp_caching_settings settings;
     naive_block blocks[NAIVE_BLOCKS]; /* by address */
     size_t count;
-    uint64_t next_address, reserved;
+    uint64_t lowest_address, reserved;
 } naive_allocator;
 
 void naive_init(naive_allocator *naive, const bp_caching_settings *settings);

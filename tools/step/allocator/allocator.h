@@ -22,8 +22,8 @@ struct bp_caching_allocator {
     bp_blocks blocks;
     bp_caching_block **released; /* of expandable segments, while they are released */
     size_t released_capacity;
-    uint64_t next_address; /* of the default device */
-    bool search_fails;     /* of the next allocation, for playback_check.c */
+    uint64_t lowest_address; /* of the default device's segments */
+    bool search_fails;       /* of the next allocation, for playback_check.c */
 };
 
 typedef struct bp_caching_request {

@@ -119,7 +119,7 @@ bp_status bp_caching_create(const bp_caching_settings *settings, const bp_cachin
         created->settings.max_split_bytes = UINT64_MAX;
     if (device != NULL)
         created->device = *device;
-    created->next_address = (uint64_t)1 << 40;
+    created->lowest_address = (uint64_t)1 << 63;
     *allocator = created;
     return BP_OK;
 }
@@ -340,10 +340,12 @@ bool bp_caching_has_memory(const bp_caching_allocator *a, uint64_t bytes)
 
 bool bp_caching_take_addresses(bp_caching_allocator *a, uint64_t bytes, uint64_t *address)
 {
-    if (bytes > UINT64_MAX - SEGMENT_STEP - a->next_address)
+    uint64_t taken =
+        bytes <= UINT64_MAX - SEGMENT_STEP ? (bytes + SEGMENT_STEP - 1) / SEGMENT_STEP * SEGMENT_STEP : UINT64_MAX;
+    if (taken >= a->lowest_address)
         return false;
-    *address = a->next_address;
-    a->next_address += (bytes + SEGMENT_STEP - 1) / SEGMENT_STEP * SEGMENT_STEP;
+    a->lowest_address -= taken;
+    *address = a->lowest_address;
     return true;
 }
 

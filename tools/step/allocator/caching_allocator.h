@@ -48,9 +48,10 @@ typedef enum bp_caching_reason {
 /* The device, whose answers a recorded trace can give. A function that is NULL has the default. */
 typedef struct bp_caching_device {
     void *user;
-    /* A segment: false if the device has no memory. Default: addresses that grow, until device_bytes are in use. */
+    /* A segment: false if the device has no memory. Default: below the earlier ones, as NVIDIA's driver places most, until
+     * device_bytes are in use. The order decides between free blocks of one size. */
     bool (*allocate)(void *user, uint64_t bytes, uint64_t *address);
-    /* Addresses for an expandable segment. Default: addresses that grow. */
+    /* Addresses for an expandable segment. Default: below the earlier ones. */
     bool (*reserve)(void *user, uint64_t bytes, uint64_t *address);
     bool (*map)(void *user, uint64_t address, uint64_t bytes);
     /* A segment is about to be freed, or a range to be unmapped: false keeps it. Default: true. */

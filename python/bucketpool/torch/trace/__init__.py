@@ -39,8 +39,8 @@ def record(device: str = "cuda", *, capability: Tuple[int, int] = (9, 0), attent
     - device: "cuda", or "cpu" for a program that trains on the CPU. Tensors of the recorded device are fake: they have
       sizes, and values only where those are known. With "cuda", tensors of the CPU up to 1 MiB have values
     - capability: of the GPU, for sizes of workspaces, and for programs that ask
-    - attention: kernel of scaled_dot_product_attention on "cuda": "flash", "efficient", "math", or "auto": the choice
-      of PyTorch
+    - attention: kernel of scaled_dot_product_attention on "cuda": "cudnn", "flash", "efficient", "math", or "auto": the
+      choice of PyTorch
     - frames: Python frames of each allocation at most
     - item: item(tensor) gives the value of a tensor whose value is unknown, for tensor.item() and copies to the CPU;
       None: 1, or True

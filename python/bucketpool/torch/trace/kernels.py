@@ -19,7 +19,7 @@ __all__ = ["ATTENTION", "LEFT_OUT", "MULTIPROCESSORS", "PRODUCTS", "TEMPORARIES"
 aten = torch.ops.aten
 
 MULTIPROCESSORS = 132  # of an H100
-ATTENTION = ("auto", "flash", "efficient", "math")
+ATTENTION = ("auto", "cudnn", "flash", "efficient", "math")
 
 # Operators whose kernels take a workspace from PyTorch's pool of cuBLAS handles.
 PRODUCTS = frozenset(getattr(getattr(aten, name), overload) for name, overload in (
@@ -61,13 +61,15 @@ def uses_lt(func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
             and min(*left.shape, *right.shape) > 1)
 
 
-def attention_kernel(query: Any, key: Any, value: Any, mask: Any, wanted: str) -> str:
-    """"flash", "efficient" or "math", as scaled_dot_product_attention chooses without cuDNN on sm_80 and later."""
+def attention_kernel(query: Any, key: Any, value: Any, mask: Any, wanted: str, capability: Tuple[int, int]) -> str:
+    """"cudnn", "flash", "efficient" or "math", as scaled_dot_product_attention chooses on sm_80 and later."""
     if wanted != "auto":
         return wanted
     half = query.dtype in (torch.float16, torch.bfloat16)
     enabled: Any = torch.backends.cuda
     plain = query.dim() == 4 and all(each.stride(-1) == 1 for each in (query, key, value))
+    if half and plain and enabled.cudnn_sdp_enabled() and _prefers_cudnn(query, key, value, capability):
+        return "cudnn"
     if (half and plain and mask is None and query.shape[-1] <= 256 and query.shape[-1] == value.shape[-1]
             and enabled.flash_sdp_enabled()):
         return "flash"
@@ -77,22 +79,44 @@ def attention_kernel(query: Any, key: Any, value: Any, mask: Any, wanted: str) -
     return "math"
 
 
+def _prefers_cudnn(query: Any, key: Any, value: Any, capability: Tuple[int, int]) -> bool:
+    """check_prefer_cudnn_attention and can_use_cudnn_attention. cuDNN 9.15.1 is in builds for CUDA 13, not before."""
+    widths = query.shape[-1], value.shape[-1]
+    deterministic = (torch.are_deterministic_algorithms_enabled()
+                     and not torch.is_deterministic_algorithms_warn_only_enabled())
+    return (tuple(capability) in ((9, 0), (10, 0), (10, 3)) and int((torch.version.cuda or "13").split(".")[0]) >= 13
+            and os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1" and not deterministic
+            and all(each % 8 == 0 for each in widths) and key.shape[-2] > 1 and min(query.shape) > 0
+            and (max(widths) <= (256 if tuple(capability) == (9, 0) else 128) or capability[0] == 10
+                 and widths == (192, 128)))
+
+
 def _up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
 def _flash_backward(args: Tuple[Any, ...]) -> List[int]:
-    """softmax_d and dq_accum in fp32, which deterministic algorithms split over the multiprocessors; dk and dv of every
-    query head where keys have fewer.
-    """
+    """Deterministic algorithms split dq_accum over the multiprocessors."""
+    splits = -(-MULTIPROCESSORS // (args[1].shape[0] * args[1].shape[1]))
+    return _flash_temporaries(args, splits if torch.are_deterministic_algorithms_enabled() else 1)
+
+
+def _flash_temporaries(args: Tuple[Any, ...], splits: int) -> List[int]:
+    """softmax_d and dq_accum in fp32; dk and dv of every query head where keys have fewer."""
     query, key = args[1], args[2]
     batch, heads, rows, width = query.shape
     rows, width = _up(rows, 128), _up(width, 32) if width <= 192 else 256
-    splits = -(-MULTIPROCESSORS // (batch * heads)) if torch.are_deterministic_algorithms_enabled() else 1
     sizes = [4 * batch * heads * rows, 4 * batch * heads * rows * width * splits]
     if key.shape[1] != heads:
         sizes += [batch * key.shape[2] * heads * query.shape[3] * query.element_size()] * 2
     return sizes
+
+
+def _cudnn_backward(args: Tuple[Any, ...]) -> List[int]:
+    """cuDNN's workspace, which is not published. On an H100 (head size 64, 32 heads of queries, 8 of keys) it had the
+    size of flash's temporaries and 256 bytes, in one block.
+    """
+    return [sum(_flash_temporaries(args, 1)) + 256]
 
 
 def _efficient_backward(args: Tuple[Any, ...]) -> List[int]:
@@ -124,10 +148,11 @@ def _embedding_backward(args: Tuple[Any, ...]) -> List[int]:
 # operator.
 TEMPORARIES: Dict[Any, Callable[[Tuple[Any, ...]], List[int]]] = {
     aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
+    aten._scaled_dot_product_cudnn_attention_backward.default: _cudnn_backward,
     aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
     aten.native_layer_norm_backward.default: _layer_norm_backward,
     aten.embedding_dense_backward.default: _embedding_backward,
 }
 
-LEFT_OUT = ("not modelled: buffers of NCCL, cuDNN and of other libraries, and small temporaries of reductions, sorts "
-            "and scans")
+LEFT_OUT = ("not modelled: buffers of NCCL, cuDNN (but for attention) and of other libraries, and small temporaries of "
+            "sorts, scans and copies of many tensors")

@@ -21,13 +21,14 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (DataDependentOutputException, DynamicOutputShapeException, FakeTensor,
                                            FakeTensorMode, UnsupportedFakeTensorException, UnsupportedOperatorException)
 from torch import overrides
+from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ...errors import Unsupported
 from .._clients import MOST
 from .._passes import MEMORY
-from . import emulation, flex, kernels
+from . import emulation, flex, kernels, reductions
 from .kinds import GRADIENTS, PARAMETERS, WORKSPACE, Kinds
 from .modules import Modules
 from .operator_cache import Operator, OperatorCache, Result, described_storages
@@ -43,6 +44,7 @@ _ASKED_DEVICE = torch.ops.prim.device.default
 _FOR_AUTOGRAD = torch.device("meta", 7)  # the answer to autograd; programs use meta without an index
 _REAL_BYTES = 1 << 20  # tensors of the CPU that are smaller have values
 _REAL_RANKS = 1 << 10
+_STORAGE_USES = 2  # of a tensor, and of the object that asks
 _ATTENTION = functional.scaled_dot_product_attention
 _SET_DATA: Any = getattr(torch.Tensor.data, "__set__")
 _SET_GRAD: Any = getattr(torch.Tensor.grad, "__set__")
@@ -52,6 +54,7 @@ _ACCUMULATES = frozenset((aten.detach.default, aten.add.Tensor, aten.add_.Tensor
                           aten.new_empty_strided.default))  # AccumulateGrad calls them
 _UNSUPPORTED = (UnsupportedOperatorException, UnsupportedFakeTensorException, NotImplementedError, AssertionError,
                 getattr(torch, "AcceleratorError", UnsupportedOperatorException))
+_TEMPORARIES = {**kernels.TEMPORARIES, **reductions.TEMPORARIES}
 _OTHER_STREAM = "record_stream: the other stream is done when the tensor is freed"
 _ENGINE: Any = torch.autograd.graph._engine_run_backward
 _FUNCTION_MODES: Callable[[], List[Any]] = overrides._get_current_function_mode_stack
@@ -213,7 +216,7 @@ class _Storages:
 
     def temporaries(self, operator: str, sizes: List[int]) -> None:
         blocks = [self.allocate(operator, size, WORKSPACE) for size in sizes if size > 0]
-        for block in blocks:
+        for block in reversed(blocks):
             self.recording._free(block)
 
     def workspace(self, lt: bool) -> None:
@@ -309,8 +312,16 @@ class _Functions(_FunctionMode):
             return _ATTENTION(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         if torch.is_autocast_enabled("cuda"):
             query, key, value, attn_mask = _autocast(query, key, value, attn_mask)
-        kernel = kernels.attention_kernel(query, key, value, attn_mask, self._options.attention)
-        self._recording._note(f"attention: the {kernel} kernel of PyTorch")
+        kernel = kernels.attention_kernel(query, key, value, attn_mask, self._options.attention,
+                                          self._options.capability)
+        self._recording._note("attention: cuDNN's kernel, with a workspace as large as flash's temporaries"
+                              if kernel == "cudnn" else f"attention: the {kernel} kernel of PyTorch")
+        saves = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
+        if kernel == "cudnn":
+            if attn_mask is not None and attn_mask.dtype == torch.bool:
+                attn_mask = _scores(attn_mask, query)
+            return aten._scaled_dot_product_cudnn_attention(query, key, value, attn_mask, saves, dropout_p, is_causal,
+                                                            False, scale=scale)[0]
         if kernel == "flash":
             width = query.shape[-1]
             padded = -width % 8
@@ -324,7 +335,6 @@ class _Functions(_FunctionMode):
         if kernel == "efficient":
             if attn_mask is not None:
                 attn_mask = _bias(attn_mask, query)
-            saves = torch.is_grad_enabled() and any(each.requires_grad for each in (query, key, value))
             return aten._scaled_dot_product_efficient_attention(query, key, value, attn_mask, saves, dropout_p,
                                                                 is_causal, scale=scale)[0]
         return aten._scaled_dot_product_attention_math(query, key, value, attn_mask, dropout_p, is_causal, None,
@@ -337,10 +347,14 @@ def _autocast(*tensors: Any) -> List[Any]:
     return [each.to(dtype) if each is not None and each.dtype == torch.float32 else each for each in tensors]
 
 
+def _scores(mask: Any, query: Any) -> Any:
+    return torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
+
+
 def _bias(mask: Any, query: Any) -> Any:
     """The mask as scores to add, with the strides that the kernel needs: rows padded to 16 bytes."""
     if mask.dtype == torch.bool:
-        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
+        mask = _scores(mask, query)
     columns = mask.shape[-1]
     if columns % 16:
         mask = functional.pad(mask, (0, -columns % 16))[..., :columns]
@@ -356,7 +370,7 @@ class _Known(Operator):
     def __init__(self, func: Any) -> None:
         super().__init__(func)
         self.is_metadata_only, self.is_product = func in _METADATA_ONLY, func in kernels.PRODUCTS
-        self.temporaries, self.is_client = kernels.TEMPORARIES.get(func), func in MEMORY
+        self.temporaries, self.is_client = _TEMPORARIES.get(func), func in MEMORY
         self.is_collective, self.may_accumulate = self.name.startswith(_COLLECTIVES), func in _ACCUMULATES
         self.traits = Traits(func)
 
@@ -373,6 +387,7 @@ class _Operators(_DispatchMode):
         self._cuda = self._options.device.type == "cuda"
         self._callers = emulation.Callers() if self._cuda else None
         self._engines = 0  # runs of autograd's engine
+        self._uses = 0  # see count_uses
         self._values, self._kinds = storages.values, storages.kinds
         self._cache = OperatorCache(fakes, _Known)
 
@@ -393,6 +408,9 @@ class _Operators(_DispatchMode):
         operator, only_shapes = self._cache.operator(func), self._fakes.depth > 1
         if operator.is_metadata_only and not only_shapes and isinstance(args[0], FakeTensor):
             return self._storages.item(args[0]) if func is not aten.is_pinned.default else False
+        if func is aten.add.Tensor and not kwargs and not only_shapes and self._sums_in_place(args):
+            self._values.after(aten.add_.Tensor, self._cache.operator(aten.add_.Tensor).traits, args, kwargs, args[0])
+            return args[0]
         inputs: List[Any] = []
         with _WithoutFunctions():
             signature = self._cache.signature(operator, args, kwargs, inputs, only_shapes)
@@ -536,6 +554,26 @@ class _Operators(_DispatchMode):
                 return _FOR_AUTOGRAD
         return tensor.fake_device
 
+    def _sums_in_place(self, args: Tuple[Any, ...]) -> bool:
+        """Autograd's engine adds gradients of one tensor (InputBuffer.cpp, can_accumulate_inplace): into the first, if
+        nothing else refers to it. It never does for fake tensors.
+        """
+        if torch._C._current_graph_task_id() == -1 or not self._engine_asks():
+            return False
+        first, second = args
+        uses = first._use_count()
+        if not self._uses:
+            self._uses = uses  # of the first sum, which is alone
+        return bool(uses == self._uses and not torch.is_grad_enabled() and isinstance(first, FakeTensor)
+                    and isinstance(second, torch.Tensor) and not second.is_sparse
+                    and torch._C._storage_Use_Count(first.untyped_storage()._cdata) == _STORAGE_USES
+                    and (first.is_contiguous() or is_non_overlapping_and_dense_or_false(first)))
+
+    def count_uses(self) -> None:
+        """References to the first gradient of a sum in the engine, with those of the modes."""
+        x = torch.ones((), device="meta", requires_grad=True)
+        (x * 2 + x * 3).backward()
+
     def _engine_asks(self) -> bool:
         """No Python runs between the start of autograd's engine and the question."""
         if not self._engines:
@@ -619,4 +657,5 @@ def recorded(recording: Recording, options: Options) -> Iterator[None]:
         for mode in (fakes, operators, functions):
             stack.enter_context(mode)
         stack.enter_context(explained())
+        operators.count_uses()
         yield

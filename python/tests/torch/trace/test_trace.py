@@ -104,9 +104,9 @@ def test_autocast():
     assert type(z.grad_fn).__name__ == "NativeDropoutBackward0"  # the fused kernel of CUDA
 
 
-def saved_by(attention, dtype=torch.bfloat16, heads=8, masked=False, **options):
+def saved_by(attention, dtype=torch.bfloat16, heads=8, masked=False, capability=(8, 0), **options):
     """Allocations that attention leaves for backward: [2, 8, 128, 64], with fewer heads of keys."""
-    with trace.record(device="cuda", attention=attention) as recorded:
+    with trace.record(device="cuda", attention=attention, capability=capability) as recorded:
         q = torch.randn(2, 8, 128, 64, dtype=dtype, device="cuda", requires_grad=True)
         k, v = (torch.randn(2, heads, 128, 64, dtype=dtype, device="cuda", requires_grad=True) for _ in range(2))
         if masked:
@@ -139,6 +139,59 @@ def test_attention():
     with trace.record(device="cuda") as recorded, torch.autocast("cuda", torch.bfloat16):
         q = torch.randn(1, 1, 128, 64, device="cuda")
         assert F.scaled_dot_product_attention(q, q, q).dtype == torch.bfloat16
+
+
+def temporaries(recorded, name):
+    return [each["size"] for each in recorded.snapshot()["device_traces"][0]
+            if each["action"] == "alloc" and each["frames"][0]["name"] == f"{name} (temporary)"]
+
+
+def test_cudnn_attention(monkeypatch):
+    """PyTorch prefers cuDNN on Hopper. Its workspace is that of an H100: 135,266,560 bytes for 2 x 4,096 tokens, 32 heads
+    of 64, and 8 of keys."""
+    output, rows = 2 * 8 * 128 * 64 * 2, 2 * 8 * 128 * 4
+    for options in ({}, {"masked": True}, {"heads": 2}):
+        saved, recorded = saved_by("auto", capability=(9, 0), **options)
+        assert sorted(saved)[-2:] == [rows, output] and any("cuDNN's kernel" in note for note in recorded.notes)
+    with trace.record() as recorded:
+        q, k, v = (torch.empty(2, heads, 4096, 64, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+                   for heads in (32, 8, 8))
+        F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).sum().backward()
+    assert temporaries(recorded, "aten::_scaled_dot_product_cudnn_attention_backward") == [135266560]
+    assert "attention: the math kernel of PyTorch" in saved_by("auto", torch.float64, capability=(9, 0))[1].notes
+    monkeypatch.setenv("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
+    assert "attention: the flash kernel of PyTorch" in saved_by("auto", capability=(9, 0))[1].notes
+
+
+@pytest.mark.parametrize("shape, dimensions, expected", [
+    ((2, 4096, 2048), (0, 1), [134217728, 64]),  # an H100's, of the weight of a norm
+    ((2, 4096, 2048), (2, ), []), ((64, 2048), (0, ), []),
+    ((1 << 26, ), None, [2112, 4]),  # 528 blocks, a partial result in fp32 each
+])
+def test_reductions(shape, dimensions, expected):
+    """Blocks of a reduction meet in memory of PyTorch's, if few outputs have many inputs."""
+    with trace.record() as recorded:
+        x = torch.empty(shape, dtype=torch.bfloat16, device="cuda")
+        x.sum() if dimensions is None else x.sum(dimensions)
+    assert temporaries(recorded, "aten::sum") == expected
+
+
+def test_sums_of_gradients():
+    """Autograd adds gradients of one tensor into the first, unless a view or a program still refers to it."""
+    def added(function):
+        with trace.record() as recorded:
+            x = torch.ones(1 << 16, device="cuda", requires_grad=True)
+            loss = function(x * 2)
+            before = recorded.event_count
+            loss.backward()
+            names = [each["frames"][0]["name"] for each in recorded.snapshot()["device_traces"][0][before:]
+                     if each["action"] == "alloc"]
+            assert x.grad.shape == x.shape
+        return names.count("aten::add")
+
+    assert added(lambda y: (y * 3 + y * 5).sum()) == added(lambda y: (y + y.sin()).mul(2).sum()) == 0
+    assert added(lambda y: (y.sin() + y.cos() + y.exp()).sum()) == 0
+    assert added(lambda y: (y + y.sin()).sum()) == 1  # into the gradient of a sum, which is one element
 
 
 def test_names():
@@ -355,7 +408,7 @@ def test_kinds_of_copies():
 
 def test_arguments():
     for arguments, match in ((dict(device="cuda:1"), "device: 'cuda:1'; pass 'cuda' or 'cpu'"),
-                             (dict(attention="cudnn"), "attention: 'cudnn'; pass one of auto, flash"),
+                             (dict(attention="fast"), "attention: 'fast'; pass one of auto, cudnn, flash"),
                              (dict(frames=-1), "frames: -1")):
         with pytest.raises(bp.InvalidArgument, match=match), trace.record(**arguments):
             pass

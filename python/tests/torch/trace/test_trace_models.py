@@ -199,7 +199,7 @@ def test_example(name, tmp_path, monkeypatch, capsys):
     assert len(steps) == 3 and steps[2][1] - steps[2][0] == steps[1][1] - steps[1][0]
     assert [start for start, _ in steps] == snapshot["recording"]["steps"] and steps[2][1] == recorded.event_count
     operators = collections.Counter(event["frames"][0]["name"] for event in snapshot["device_traces"][0])
-    assert operators["aten::_scaled_dot_product_flash_attention"] and not operators["aten::bitwise_and"]  # no mask
+    assert operators["aten::_scaled_dot_product_cudnn_attention"] and not operators["aten::bitwise_and"]  # no mask
     places = {event["frames"][0]["filename"] for event in snapshot["device_traces"][0]}
     assert "model.layers.1.self_attn.o_proj (backward)" in places and "optimizer" in places
     if module.CASES[name].checkpoint:
