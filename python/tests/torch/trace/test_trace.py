@@ -147,8 +147,8 @@ def temporaries(recorded, name):
 
 
 def test_cudnn_attention(monkeypatch):
-    """PyTorch prefers cuDNN on Hopper. Its workspace is that of an H100: 135,266,560 bytes for 2 x 4,096 tokens, 32 heads
-    of 64, and 8 of keys."""
+    """PyTorch prefers cuDNN on Hopper. Its workspace is that of an H100: 135,266,560 bytes for 2 x 4,096 tokens, 32
+    heads of 64, and 8 of keys."""
     output, rows = 2 * 8 * 128 * 64 * 2, 2 * 8 * 128 * 4
     for options in ({}, {"masked": True}, {"heads": 2}):
         saved, recorded = saved_by("auto", capability=(9, 0), **options)
@@ -251,7 +251,7 @@ def test_workspaces_of_threads():
 
 
 def test_workspaces_of_cublaslt(monkeypatch):
-    """Products with a bias run in cuBLASLt, which has memory of its own unless the environment unifies them."""
+    """Products with a bias run in cuBLASLt, which allocates more unless the environment unifies them."""
     def found(bias, rows=64, **environment):
         for name in ("CUBLASLT_WORKSPACE_SIZE", "TORCH_CUBLASLT_UNIFIED_WORKSPACE", "DISABLE_ADDMM_CUDA_LT"):
             monkeypatch.setenv(name, environment[name]) if name in environment else monkeypatch.delenv(name, False)
