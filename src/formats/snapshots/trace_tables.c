@@ -120,6 +120,7 @@ static uint8_t trace_word(const char *text)
                  {"kind=gradients", WORD_KIND + BP_MEMORY_GRADIENTS},
                  {"kind=optimizer state", WORD_KIND + BP_MEMORY_OPTIMIZER_STATE},
                  {"kind=activations", WORD_KIND + BP_MEMORY_ACTIVATIONS},
+                 {"kind=logits", WORD_KIND + BP_MEMORY_LOGITS},
                  {"kind=communication", WORD_KIND + BP_MEMORY_COMMUNICATION},
                  {"kind=workspace", WORD_KIND + BP_MEMORY_WORKSPACE},
                  {"alloc", WORD_ACTION + BP_TRACE_ALLOC},

@@ -10,9 +10,9 @@
 
 const char *bp_memory_kind_name(bp_memory_kind kind)
 {
-    static const char *const names[BP_MEMORY_KINDS] = {
-        "unknown",     "parameters",    "gradients", "optimizer state",
-        "activations", "communication", "workspace", "live before the recording"};
+    static const char *const names[BP_MEMORY_KINDS] = {"unknown",         "parameters",  "gradients",
+                                                       "optimizer state", "activations", "logits",
+                                                       "communication",   "workspace",   "live before the recording"};
     return kind < BP_MEMORY_KINDS ? names[kind] : "unknown";
 }
 

@@ -36,6 +36,7 @@ typedef enum bp_memory_kind {
     BP_MEMORY_GRADIENTS, /* of parameters */
     BP_MEMORY_OPTIMIZER_STATE,
     BP_MEMORY_ACTIVATIONS,   /* and their gradients */
+    BP_MEMORY_LOGITS,        /* their copies and gradients, where the recording names them */
     BP_MEMORY_COMMUNICATION, /* buffers of collectives */
     BP_MEMORY_WORKSPACE,     /* of kernels, and temporaries of the optimizer and of building the model */
     BP_MEMORY_EARLIER,       /* live before the recording */

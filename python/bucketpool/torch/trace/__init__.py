@@ -32,7 +32,8 @@ _active = False
 
 @contextlib.contextmanager
 def record(device: str = "cuda", *, capability: Tuple[int, int] = (9, 0), attention: str = "auto",
-           frames: int = 24, item: Optional[Callable[[Any], Any]] = None) -> Iterator[Recording]:
+           frames: int = 24, item: Optional[Callable[[Any], Any]] = None,
+           nonzero: Optional[Callable[[Any], int]] = None) -> Iterator[Recording]:
     """Records the program in the `with` block, which must also make its optimizer and its inputs, and should make its
     model: one that was made before counts from its move to the device, and has fake tensors afterwards.
 
@@ -44,6 +45,8 @@ def record(device: str = "cuda", *, capability: Tuple[int, int] = (9, 0), attent
     - frames: Python frames of each allocation at most
     - item: item(tensor) gives the value of a tensor whose value is unknown, for tensor.item() and copies to the CPU;
       None: 1, or True
+    - nonzero: nonzero(tensor) gives the number of elements that are true (of unique(): that differ), where the size of
+      a result depends on values: nonzero, where, masked_select, boolean indices, unique. None: Unsupported
 
     No GPU is used or needed. One recording at a time, in the thread that began it. Backward runs in this thread, too.
     Raises InvalidArgument, and in the block Unsupported where sizes depend on unknown values, or PyTorch needs a GPU.
@@ -60,7 +63,7 @@ def record(device: str = "cuda", *, capability: Tuple[int, int] = (9, 0), attent
     recording = Recording(device)
     _active = True
     try:
-        with recorded(recording, Options(device, capability, attention, frames, item)):
+        with recorded(recording, Options(device, capability, attention, frames, item, nonzero)):
             yield recording
     finally:
         _active = False

@@ -89,6 +89,7 @@ class Modules:
 
     def _learn(self, root: Any) -> str:
         """Names of a root that runs for the first time, and of all modules in it."""
+        self._kinds.learn(root)
         for name, module in root.named_modules():
             self._names.setdefault(module, name.replace("_orig_mod.", "") or type(root).__name__)
             self._kinds.parameters(module)

@@ -25,10 +25,11 @@ from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from ...errors import Unsupported
+from ...errors import InvalidArgument, Unsupported
 from .._clients import MOST
 from .._passes import MEMORY
 from . import emulation, flex, kernels, reductions
+from .dynamic import counted
 from .kinds import GRADIENTS, PARAMETERS, WORKSPACE, Kinds
 from .modules import Modules
 from .operator_cache import Operator, OperatorCache, Result, described_storages
@@ -111,9 +112,10 @@ class Options:
     """See record()."""
 
     def __init__(self, device: str, capability: Tuple[int, int], attention: str, frames: int,
-                 item: Optional[Callable[[Any], Any]]) -> None:
+                 item: Optional[Callable[[Any], Any]], nonzero: Optional[Callable[[Any], int]]) -> None:
         self.device = torch.device("cuda", 0) if device == "cuda" else torch.device(device)
-        self.capability, self.attention, self.frames, self.item = capability, attention, frames, item
+        self.capability, self.attention, self.frames = capability, attention, frames
+        self.item, self.nonzero = item, nonzero
 
 
 class _Storages:
@@ -192,14 +194,19 @@ class _Storages:
         kind = bool if tensor.dtype == torch.bool else float if tensor.dtype.is_floating_point else int
         return kind(self.value(tensor)) if not tensor.dtype.is_complex else complex(self.value(tensor))
 
+    def place(self, operator: str) -> str:
+        """Of an error: the operator, and the module that runs it."""
+        module, phase = self.modules.now()
+        return f"{operator} in {module} ({phase})" if module else f"{operator} ({phase})" if phase else operator
+
     def address(self, tensor: Any) -> int:
         """In the recording. deepcopy of PyTorch gets 0, for which it copies by operators."""
         if sys._getframe(3).f_code.co_filename.endswith("torch/_tensor.py"):
             return 0
         first = self.storage_address(tensor.untyped_storage())
         if first == 0 and tensor.numel() > 0:
-            raise Unsupported(f"data_ptr(): this tensor of {tensor.numel()} elements has no memory in a recording; "
-                              "leave out code that reads it, such as saving to files")
+            raise Unsupported(f"{self.place('data_ptr()')}: this tensor of {tensor.numel()} elements has no memory in a "
+                              "recording; leave out code that reads it, such as saving to files")
         return first + tensor.storage_offset() * tensor.element_size() if first else 0
 
     def storage_address(self, storage: Any) -> int:
@@ -273,8 +280,8 @@ class _Functions(_FunctionMode):
         elif func in (torch.Tensor.pin_memory, torch.Tensor.share_memory_):
             return args[0]
         elif func is torch.Tensor.__reduce_ex__ and isinstance(args[0], FakeTensor):
-            raise Unsupported("pickle: a tensor of a recording has no values to write or to send; leave this out while "
-                              "you record")
+            raise Unsupported(f"{self._storages.place('pickle')}: a tensor of a recording has no values to write or to "
+                              "send; leave this out while you record")
         elif func in _READS and isinstance(args[0], FakeTensor):
             return self._read(func, args, kwargs)
         elif func is torch.Tensor.type and len(args) > 1 and _type_name(args[1]).startswith("torch.cuda."):
@@ -284,7 +291,7 @@ class _Functions(_FunctionMode):
         except (RuntimeError, AssertionError) as error:
             if not asks_for_gpu(error):
                 raise
-            raise Unsupported(f"{getattr(func, '__name__', func)}: {ASKS}") from None
+            raise Unsupported(f"{self._storages.place(getattr(func, '__name__', str(func)))}: {ASKS}") from None
         if func == _SET_DATA and all(isinstance(each, FakeTensor) for each in args[:2]):
             args[0].fake_device = args[1].fake_device
             if isinstance(args[0], torch.nn.Parameter):
@@ -474,6 +481,8 @@ class _Operators(_DispatchMode):
             self._kinds.collective(operator.name, args, result)
         elif operator.may_accumulate and self._storages.modules.accumulates():
             self._kinds.mark(GRADIENTS, tensors)
+        elif self._kinds.vocabularies:
+            self._kinds.logits(tensors)
 
     def _client(self, func: Any, name: str, args: Tuple[Any, ...]) -> None:
         """Memory that an operator of bucketpool takes beside its results. Workspaces on the CPU are not PyTorch's."""
@@ -500,8 +509,11 @@ class _Operators(_DispatchMode):
             if exact is not None:
                 made = [aten._to_copy.default(each, device=self._options.device) for each in tensors_in(exact)]
                 return made[0] if isinstance(exact, torch.Tensor) else tuple(made)
-            raise Unsupported(f"{self._cache.operator(func).name}: the size of its result depends on values, which a recording lacks; "
-                              "use a form with a fixed size (masks instead of indices, grouped experts)") from None
+            result = self._counted(func, args, kwargs)
+            if result is None:
+                raise Unsupported(f"{self._place(func)}: the size of its result depends on values, which a recording "
+                                  "lacks; use a form with a fixed size (masks instead of indices, grouped experts), or "
+                                  "say how many with record(nonzero=...)") from None
         except DataDependentOutputException:
             exact = self._values.exact(func, args, kwargs)
             return self._values.evaluate(func, args, kwargs) if exact is None else exact
@@ -530,12 +542,31 @@ class _Operators(_DispatchMode):
     def _explained(self, func: Any, error: BaseException) -> BaseException:
         """The program's error as it is; else Unsupported, where PyTorch cannot run an operator on fake tensors."""
         if "fake impl" in str(error):
-            return Unsupported(f"{self._cache.operator(func).name}: a custom operator without sizes of its results; add them with "
+            return Unsupported(f"{self._place(func)}: a custom operator without sizes of its results; add them with "
                                "torch.library.register_fake, or choose an implementation in PyTorch's operators")
         if isinstance(error, _UNSUPPORTED) or isinstance(error.__context__, NotImplementedError):
-            return Unsupported(f"{self._cache.operator(func).name}: PyTorch cannot run this operator on fake tensors; use other "
+            return Unsupported(f"{self._place(func)}: PyTorch cannot run this operator on fake tensors; use other "
                                "operators, or leave it out while you record")
         return error
+
+    def _place(self, func: Any) -> str:
+        return self._storages.place(self._cache.operator(func).name)
+
+    def _counted(self, func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+        """The result, of the size that the program gave; None: it gave none, or the operator has another form."""
+        count = self._options.nonzero
+        if count is None:
+            return None
+
+        def asked(tensor: Any) -> int:
+            found = int(count(tensor))
+            if not 0 <= found <= tensor.numel():
+                raise InvalidArgument(f"nonzero: {found} for {self._place(func)}, a tensor of {tensor.numel()} elements; "
+                                      f"return 0 to {tensor.numel()}")
+            return found
+
+        self._recording._note("sizes that depend on values: as record(nonzero=...) says")
+        return counted(func, args, kwargs, asked)
 
     def _is_small(self, tensors: List[Any]) -> bool:
         """On a recorded GPU the CPU has values. A recorded CPU has those of numbers (steps of optimizers), and of few
@@ -596,9 +627,9 @@ class _Operators(_DispatchMode):
             except RuntimeError as error:
                 if not asks_for_gpu(error):
                     raise
-                raise Unsupported("backward: PyTorch asks for a GPU to differentiate tensors in a wrapper, such as "
-                                  "those of tensor parallelism (DTensor) and of torch.func.grad; record a rank's local "
-                                  "module instead") from None
+                raise Unsupported(f"{self._storages.place('backward')}: PyTorch asks for a GPU to differentiate tensors in "
+                                  "a wrapper, such as those of tensor parallelism (DTensor) and of torch.func.grad; "
+                                  "record a rank's local module instead") from None
             finally:
                 self._engines -= 1
 

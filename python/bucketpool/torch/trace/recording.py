@@ -20,8 +20,8 @@ Frame = Tuple[str, int, str]  # file, line, function
 class Allocation(NamedTuple):
     """Live memory: bytes as requested; module and phase that made it ("forward", "backward", "recompute", "optimizer",
     "" outside; what follows a module up to backward, such as the loss, is "forward"); op: the operator of PyTorch; stream:
-    number, 0 is the default stream; kind: "parameters", "gradients", "optimizer state", "communication", "workspace", or
-    "" (activations and the rest).
+    number, 0 is the default stream; kind: "parameters", "gradients", "optimizer state", "communication", "logits" (and
+    their gradients), "workspace", or "" (activations and the rest).
     """
 
     bytes: int

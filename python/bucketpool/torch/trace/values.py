@@ -10,7 +10,7 @@ a sum over a mask counts its elements.
 
 import math
 import weakref
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Set, Tuple
 
 import torch
 from torch._subclasses import fake_tensor
@@ -60,6 +60,7 @@ class Values:
     def __init__(self) -> None:
         # By address of the storage: weak reference; a number, or the elements of the storage
         self._known: Dict[int, Tuple[Any, Any]] = {}
+        self._guessed: Set[int] = set()  # those that follow from unknown inputs: they decide branches, but no sizes
 
     def of(self, tensor: Any) -> Any:
         """The value of all elements; None: unknown, or not the same."""
@@ -113,8 +114,12 @@ class Values:
             elif (inputs and all(self.of(each) is not None for each in inputs)) or func in _TESTS or any(
                     each.dtype == torch.bool for each in outputs):
                 values = self._estimated(func, traits.writes if writes else [], args, kwargs, outputs)
+        guessed = func not in _FILLS and any(each is not None for each in values) and (
+            func in _TESTS or any(self._is_guess(each) for each in inputs))
         for output, value in zip(outputs, values):
             self._set(output, value)
+            if guessed and value is not None:
+                self._guessed.add(_key(output))
 
     def after_unknown(self, traits: Traits, args: Tuple[Any, ...], kwargs: Dict[str, Any], inputs: List[Any],
                       result: Any) -> bool:
@@ -152,11 +157,14 @@ class Values:
     def exact(self, func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
         """The operator's result where all inputs are known; None: they are not."""
         inputs = tensors_in(args) + tensors_in(list(kwargs.values()))
-        if not inputs or any(self.content(each) is None for each in inputs):
+        if not inputs or any(self.content(each) is None or self._is_guess(each) for each in inputs):
             return None
         with fake_tensor.unset_fake_temporarily():
             return func(*(_mapped(each, self.content) for each in args),
                         **{name: _mapped(each, self.content) for name, each in kwargs.items()})
+
+    def _is_guess(self, tensor: Any) -> bool:
+        return isinstance(tensor, FakeTensor) and (_key(tensor) in self._guessed or _key(tensor) not in self._known)
 
     def _is_computed(self, traits: Traits, inputs: List[Any], outputs: List[Any]) -> bool:
         if any(_elements(each) > _SMALL for each in outputs):
@@ -227,6 +235,7 @@ class Values:
         if key == 0:
             return
         known = self._known.get(key)
+        self._guessed.discard(key)
         if value is not None and not isinstance(value, torch.Tensor) and tensor.numel() < _elements(tensor) and (
                 known is None or isinstance(known[1], torch.Tensor) or known[1] != value):
             value = None  # a part has another value than the rest
@@ -234,7 +243,11 @@ class Values:
             self._known.pop(key, None)
         else:
             self._known[key] = (known[0] if known is not None else weakref.ref(
-                tensor.untyped_storage(), lambda _: self._known.pop(key, None)), value)
+                tensor.untyped_storage(), lambda _: self._forget(key)), value)
+
+    def _forget(self, key: int) -> None:
+        self._known.pop(key, None)
+        self._guessed.discard(key)
 
 
 def _key(tensor: Any) -> int:

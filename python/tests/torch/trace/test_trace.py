@@ -375,6 +375,81 @@ def test_kinds():
     assert written["kind=gradients"] == 2 * 2 * count  # the second microbatch adds to those of the first
 
 
+class Words(nn.Module):
+    def __init__(self, words=2048, width=64):
+        super().__init__()
+        self.words, self.places = nn.Embedding(words, width), nn.Embedding(1024, width)
+        self.head = nn.Linear(width, words, bias=False)
+
+    def forward(self, tokens):
+        return self.head(self.words(tokens) + self.places.weight[:tokens.shape[1]])
+
+
+@pytest.mark.parametrize("rows", [256, 2048])
+def test_kinds_of_logits(rows, tmp_path):
+    """Logits, whole or in chunks: their copies, log-probabilities and gradients, and nothing else."""
+    with trace.record() as recorded:
+        with torch.device("cuda"):
+            net, tokens = Words(), torch.randint(0, 9, (2, 1024))
+        with torch.autocast("cuda", torch.bfloat16):
+            hidden = net.words(tokens) + net.places.weight[:1024]
+            net(tokens[:, :8]) if rows < 2048 else None
+            loss = sum(F.cross_entropy(net.head(part).float(), words) for part, words in zip(
+                hidden.flatten(0, 1).split(rows), tokens.flatten().split(rows))) if rows < 2048 else F.cross_entropy(
+                    net(tokens).float().flatten(0, 1), tokens.flatten())
+        loss.backward()
+    named = collections.Counter(
+        (event["frames"][0]["name"], event["size"]) for event in recorded.snapshot()["device_traces"][0]
+        if event["user_metadata"] == "kind=logits" and event["size"] > 2 * 2 * 8 * 2048)
+    half, whole = 2 * rows * 2048, 4 * rows * 2048
+    chunks = 2048 // rows
+    assert named == {("aten::mm", half): chunks, ("aten::_to_copy", whole): chunks, ("aten::_log_softmax", whole): chunks,
+                     ("aten::nll_loss_backward", whole): chunks, ("aten::_log_softmax_backward_data", whole): chunks,
+                     ("aten::_to_copy", half): chunks}
+    if BUILD is None:
+        return
+    recorded.write(tmp_path / "logits.pickle")
+    done = subprocess.run([os.path.join(BUILD, "tools", "bucketpool"), "step", "--by", "kind", tmp_path / "logits.pickle"],
+                          capture_output=True, text=True, check=True)
+    at_peak = kinds(recorded.peak())["logits"]
+    assert re.search(rf"^logits +\d+ +{at_peak / 2**20:.2f} MiB", done.stdout, re.M), done.stdout
+
+
+def test_counted():
+    """Sizes that depend on values, as a program gives them; gradients go back; errors name operator and module."""
+    asked = []
+
+    def half(tensor):
+        asked.append(tuple(tensor.shape))
+        return tensor.numel() // 2
+
+    with trace.record(nonzero=half) as recorded:
+        x = torch.randn(8, 4, device="cuda", requires_grad=True)
+        rows = x[:, 0] > 0
+        assert torch.nonzero(x).shape == (16, 2) and x[rows].shape == (4, 4) and x[:, rows[:4]].shape == (8, 2)
+        assert [each.shape for each in torch.where(rows)] == [(4, )]
+        assert x.masked_select(x > 0).shape == (16, ) and x.masked_select(rows[:, None]).shape == (16, )
+        values, inverse, counts = torch.unique(x.detach(), return_inverse=True, return_counts=True)
+        assert (values.shape, inverse.shape, counts.shape) == ((16, ), (8, 4), (16, ))
+        assert torch.unique_consecutive(x.detach()).shape == (16, )
+        (x[rows].sum() + x.masked_select(x > 0).sum()).backward()
+        assert x.grad.shape == x.shape and asked[:2] == [(8, 4), (8, )]
+        known = torch.tensor([1, 0, 1, 1], device="cuda")
+        assert known.nonzero().shape == (3, 1)  # values are known
+    assert "sizes that depend on values: as record(nonzero=...) says" in recorded.notes
+
+    class Router(nn.Module):
+        def forward(self, x):
+            return x.nonzero()
+
+    for options, error, message in (
+            ({}, bp.Unsupported, "aten::nonzero in 0 (forward): the size of its result depends on values"),
+            ({"nonzero": lambda tensor: 99}, bp.InvalidArgument,
+             "nonzero: 99 for aten::nonzero in 0 (forward), a tensor of 4 elements; return 0 to 4")):
+        with pytest.raises(error, match=re.escape(message)), trace.record(**options):
+            nn.Sequential(Router())(torch.randn(4, device="cuda"))
+
+
 def test_kinds_of_copies():
     """Copied, converted modules and those of the meta device; an optimizer inside backward; master weights."""
     with trace.record(device="cuda") as recorded:

@@ -422,7 +422,7 @@ def unknown(x: torch.Tensor) -> torch.Tensor:
 
 REFUSED = {  # program, part of the sentence
     "thread": (lambda: in_thread(lambda: on(4)), "used in a thread that the recording does not follow"),
-    "lstm": (lambda: nn.LSTM(8, 8, device="cuda")(on(3, 2, 8)), "lstm: PyTorch asks for a GPU here"),
+    "lstm": (lambda: nn.LSTM(8, 8, device="cuda")(on(3, 2, 8)), r"lstm in LSTM \(forward\): PyTorch asks for a GPU here"),
     "sparse": (lambda: on(4, 4).to_sparse(), "aten::_to_sparse: PyTorch cannot run this operator on fake tensors"),
     "nested": (lambda: torch.nested.nested_tensor([torch.ones(3, 4), torch.ones(2, 4)], layout=torch.jagged,
                                                   device="cuda"), "nested tensors: their sizes depend on values"),
