@@ -447,7 +447,8 @@ def define(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., 
 
 def workspaces(sizes: List[int], tokens: int, targets: int, group: str) -> int:
     """Bytes of a client's workspaces on a GPU: its own, and those of every client (base.c of the library)."""
-    ranks = group_of(group).size() if group else 0
+    of = group_of(group)
+    ranks = 0 if of is None else of.size()
     partials = tokens * (16 + 4 * targets)
     return sum(-(-each // GRANULARITY) * GRANULARITY for each in (*sizes, 8, partials if ranks else 0, partials * ranks))
 

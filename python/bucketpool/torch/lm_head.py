@@ -29,8 +29,8 @@ from ..errors import InvalidArgument
 from . import _clients, _tensors
 from ._clients import size_class
 from ._passes import (ENTROPY, IGNORED, LOGPROB, LOGSUMEXP, MEAN_LOGPROB, SCHEMA, Agreed, Asked, Memory, Options,
-                      Outputs, Temperature, Tokens, agreed, define, fake_outputs, flag, for_operator, fresh, from_operator, group_of,
-                      most_targets, only_once, options_of, outputs_of, outputs_struct, ran, ran_forward, real_outputs,
+                      Outputs, Temperature, Tokens, agreed, define, fake_outputs, flag, for_operator, fresh, from_operator,
+                      group_of, most_targets, only_once, options_of, outputs_of, outputs_struct, ran, ran_forward, real_outputs,
                       refuse_second, set_tokens, targets_of, through_operator, upstream, vocabulary, wanted, workspaces)
 from .comm import GroupComm, comm_of
 
@@ -410,7 +410,8 @@ def _workspaces(hidden: torch.Tensor, weight: torch.Tensor, target: Maybe, group
 def _forward_memory(hidden: torch.Tensor, weight: torch.Tensor, bias: Maybe, target: Maybe, *given: Any) -> Memory:
     """Operands in the dtype of products, if they have another one."""
     group, chunk, partial, saves, dtype = given[4], given[7], *given[-3:]
-    return _converted(hidden, weight, dtype), _workspaces(hidden, weight, target, group, chunk, dtype, not partial, saves)
+    kept = _workspaces(hidden, weight, target, group, chunk, dtype, not partial, saves)
+    return _converted(hidden, weight, dtype), kept
 
 
 def _backward_memory(*given: Any) -> Memory:

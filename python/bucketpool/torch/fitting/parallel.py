@@ -272,7 +272,7 @@ def _latent(module: Any, _name: str, parts: _Parts) -> None:
     """MLA: the rotated key of all heads bypasses divided modules; its gradient is partial."""
     width = int(parts.config.qk_rope_head_dim)
 
-    def joined(output: torch.Tensor) -> torch.Tensor:
+    def joined(output: Any) -> torch.Tensor:
         kept, rotated = output.split([output.shape[-1] - width, width], -1)
         return torch.cat([kept, to_parts(rotated, parts.group)], -1)
 

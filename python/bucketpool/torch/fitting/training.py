@@ -99,7 +99,7 @@ class Training:
         self.reduce_dtype = DTYPES[_one_of(options, "reduce_dtype", DTYPES, "fp32")]
         self.reshard = get("reshard") is not False
         self.ranks = self.dp * self.tp
-        self.routings: Tuple[str, ...] = ("", )  # grouped products have a row for each expert of a token, however routed
+        self.routings: Tuple[str, ...] = ("", )  # grouped products: a row for each expert of a token, however routed
         self.routing = ""
         self.parameters = 0
         self.config = config_of(options["model"], self.layers)
@@ -113,8 +113,8 @@ class Training:
             raise InvalidArgument(f"runtime {self.runtime}: weights in bf16 are used in bf16; pass weights fp32 to "
                                   "compute in fp32")
         if self.runtime == "fsdp2" and self.optimizer == "adafactor":
-            raise Unsupported("optimizer adafactor: PyTorch's fails on FSDP2's tensors (in-place operations on norms of "
-                              "shards); pass another optimizer, or runtime ddp")
+            raise Unsupported("optimizer adafactor: PyTorch's fails on FSDP2's tensors (in-place operations on norms "
+                              "of shards); pass another optimizer, or runtime ddp")
         if self.dp % self.ep:
             raise InvalidArgument(f"ep: {self.ep} does not divide dp, {self.dp}; pass a number that does")
         if self.ep > 1 and (self.tp > 1 or self.runtime != "fsdp2"):
@@ -133,8 +133,8 @@ class Training:
             self.notes.append("ddp: buckets of 25 MiB beside the gradients, as DistributedDataParallel makes them")
         if self.ep > 1:
             self.routings = ("uniform", "skewed")
-            self.notes.append("ep: all-to-all of tokens as in transformers; uniform: each rank receives as many rows as "
-                              "it sends, skewed: this rank receives twice as many")
+            self.notes.append("ep: all-to-all of tokens as in transformers; uniform: each rank receives as many rows "
+                              "as it sends, skewed: this rank receives twice as many")
 
     # ---- model -------------------------------------------------------------------------------------------------------
 
@@ -143,17 +143,17 @@ class Training:
         import transformers
 
         kind = type(self.config)
-        classes: Any = transformers.AutoModelForCausalLM._model_mapping
+        auto: Any = transformers.AutoModelForCausalLM
+        classes = auto._model_mapping
         if kind not in classes:
-            raise Unsupported(f"model type {self.config.model_type!r}: transformers has no causal language model for it; "
-                              "use bucketpool.torch.fit with your own model")
+            raise Unsupported(f"model type {self.config.model_type!r}: transformers has no causal language model for "
+                              "it; use bucketpool.torch.fit with your own model")
         attention = "sdpa" if getattr(classes[kind], "_supports_sdpa", True) else "eager"
         if attention == "eager":
             self._note("attention: eager, with all scores, because transformers has no other in PyTorch for this model")
         divided = self.runtime == "fsdp2" or self.tp > 1
         with torch.device("meta" if divided else "cuda"):
-            model = transformers.AutoModelForCausalLM.from_config(self.config, attn_implementation=attention,
-                                                                  dtype=self.weights)
+            model = auto.from_config(self.config, attn_implementation=attention, dtype=self.weights)
         if self.checkpointing:
             enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
             enable({"use_reentrant": False})
@@ -164,14 +164,13 @@ class Training:
     def build(self) -> Any:
         """The model and its optimizer."""
         model = self.model()
-        self.parameters = sum(each.numel() for each in model.parameters())
+        self.parameters = _size(model)
         shared = _shared(model)
         meshes = self._meshes()
         if self.tp > 1:
             parallel.tensor_parallel(model, meshes["tp"].get_group())
-            local = sum(each.numel() for each in model.parameters())
             self._note("tp: by the plan of transformers, without sequence parallelism: a rank has "
-                       f"{100 * local / self.parameters:.1f} % of the parameters")
+                       f"{100 * _size(model) / self.parameters:.1f} % of the parameters")
         if self.ep > 1:
             parallel.expert_parallel(model, meshes["ep"].get_group(), self.routing or "uniform")
         if self.loss == "bucketpool":
@@ -227,7 +226,7 @@ class Training:
         autocast = self.runtime != "fsdp2" and self.weights != self.param_dtype
         tokens = torch.randint(0, self.config.vocab_size, (batch, self.sequence), device="cuda")
         with torch.autocast("cuda", self.param_dtype, enabled=autocast):
-            loss = losses.LOSSES[self.loss](built.model, tokens, built.reference)
+            loss: Any = losses.LOSSES[self.loss](built.model, tokens, built.reference)
         loss.backward()
 
     @staticmethod
@@ -278,12 +277,17 @@ def _share(places: List[List[Tuple[Any, str]]]) -> None:
 
 def layers_of(model: Any) -> List[Any]:
     """The layers of the decoder: the list of modules with most parameters."""
-    lists = [each for each in model.modules() if isinstance(each, torch.nn.ModuleList)
-             and len(each) == model.config.num_hidden_layers]
+    count = model.config.num_hidden_layers
+    lists: List[Any] = [each for each in model.modules()
+                        if isinstance(each, torch.nn.ModuleList) and len(each) == count]
     if not lists:
-        raise Unsupported(f"{type(model).__name__}: no list of {model.config.num_hidden_layers} layers, which are "
+        raise Unsupported(f"{type(model).__name__}: no list of {count} layers, which are "
                           "FSDP's units; use bucketpool.torch.fit with your own sharding")
-    return list(max(lists, key=lambda each: sum(parameter.numel() for parameter in each.parameters())))
+    return list(max(lists, key=_size))
+
+
+def _size(model: Any) -> int:
+    return sum(each.numel() for each in model.parameters())
 
 
 def _positive(options: Dict[str, Any], name: str, default: int) -> int:

@@ -18,6 +18,7 @@ from .kinds import COMMUNICATION, GRADIENTS
 
 __all__ = ["replaced"]
 
+_BUCKETS: Any = getattr(dist, "_compute_bucket_assignment_by_size")
 _IN_FLIGHT = 2  # flattened buckets of a broadcast
 _Mark = Callable[[str, Any], None]
 
@@ -28,10 +29,11 @@ class _Bucket:
     def __init__(self, parameters: List[Any], members: List[int]) -> None:
         sizes = [parameters[each].numel() for each in members]
         self.members, self.missing = members, len(members)
-        self.gradients = torch.empty(sum(sizes), dtype=parameters[members[0]].dtype,
-                                     device=parameters[members[0]].device)
+        first = parameters[members[0]]
+        gradients: Any = torch.empty(sum(sizes), dtype=first.dtype, device=first.device)
+        self.gradients = gradients
         self.views: Dict[int, Any] = {}
-        for member, part in zip(members, self.gradients.split(sizes)):
+        for member, part in zip(members, gradients.split(sizes)):
             like = parameters[member]
             self.views[member] = part.as_strided(like.size(), like.stride(), part.storage_offset())
 
@@ -109,7 +111,7 @@ class _Reducer:
         if not self._rebuilds or len(self._ready) != len(self._parameters):
             return False
         self._rebuilds = False
-        buckets, _ = dist._compute_bucket_assignment_by_size(
+        buckets, _ = _BUCKETS(
             [self._parameters[each] for each in self._ready], self._limits, [False] * len(self._ready), self._ready)
         self._allocate(buckets)
         return True
@@ -128,8 +130,8 @@ class _Reducer:
             hook.remove()
 
     def __getattr__(self, name: str) -> Any:
-        raise Unsupported(f"DistributedDataParallel: {name.strip('_')} of its reducer is not recorded; leave this option "
-                          "out while you record")
+        raise Unsupported(f"DistributedDataParallel: {name.strip('_')} of its reducer is not recorded; leave this "
+                          "option out while you record")
 
 
 class _Logger:
@@ -153,7 +155,7 @@ def _broadcast(group: Any, tensors: List[Any], buffer_bytes: int, authoritative_
         for each, part in zip(members, flat.split([each.numel() for each in members])):
             each.copy_(part.view_as(each))
 
-    buckets, _ = dist._compute_bucket_assignment_by_size(tensors, [buffer_bytes], [False] * len(tensors))
+    buckets, _ = _BUCKETS(tensors, [buffer_bytes], [False] * len(tensors))
     for bucket in buckets:
         members = [tensors[each] for each in bucket]
         flat = [each.contiguous().view(-1) for each in members]

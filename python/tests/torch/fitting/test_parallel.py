@@ -76,13 +76,8 @@ def test_expert_parallel(name):
         assert difference < 1e-4 and 0.5 < share < 0.9
 
 
-def rows(recording):
-    """Rows of a rank's grouped products in forward, by their allocations' sizes."""
-    return {each.bytes for each in recording.peak() if each.op == "aten::_grouped_mm"}
-
-
 def test_recorded_experts(written):  # noqa: F811
-    """Experts are sharded over the rest of the ranks; a skewed routing takes more, and the sum of parts is the whole."""
+    """Experts are sharded over the other ranks: a rank's share is the same; a skewed routing takes more."""
     path = written(EXPERTS)
     found = {}
     for ep, routing in ((1, ""), (2, "uniform"), (2, "skewed"), (8, "uniform")):
@@ -114,7 +109,8 @@ REFUSED = {
     "width": (dict(LLAMA, intermediate_size=513), dict(tp=2), "do not divide the 513 rows or columns of .*gate_proj"),
     "experts": (EXPERTS, dict(dp=16, ep=16), "ep: 16 ranks do not divide the 8 experts of model.layers.0.mlp.experts"),
     "dense": (dict(LLAMA), dict(dp=4, ep=2), "ep: LlamaForCausalLM has no experts; "),
-    "plan": (dict(LLAMA, model_type="gptj", n_embd=64, n_head=4, n_layer=2, rotary_dim=8), dict(tp=2), "has no tensor-parallel plan in "),
+    "plan": (dict(LLAMA, model_type="gptj", n_embd=64, n_head=4, n_layer=2, rotary_dim=8), dict(tp=2),
+             "has no tensor-parallel plan in "),
 }
 
 

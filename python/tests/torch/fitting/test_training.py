@@ -187,8 +187,8 @@ def test_refused_models(written, tmp_path):
         Training({"model": str(tmp_path / "config.json")})
     with pytest.raises(bp.InvalidArgument, match="no model_type"):
         Training({"model": written({})})
-    with pytest.raises(bp.Unsupported, match="'unheard' is not in this version of transformers, and its code on the hub is "
-                                             "not run; install a version that has it"):
+    with pytest.raises(bp.Unsupported, match="'unheard' is not in this version of transformers, and its code on the "
+                                             "hub is not run; install a version that has it"):
         Training({"model": written(dict(model_type="unheard", auto_map={}))})
     with pytest.raises(bp.Unsupported, match="'vit': transformers has no causal language model"):
         recorded(written(dict(model_type="vit")))
