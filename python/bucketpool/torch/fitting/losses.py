@@ -55,13 +55,14 @@ def returns_logprobs(model: Any, group: Optional[Any] = None) -> None:
     by the fused head. The head's weight is used where FSDP has gathered it: in the root's forward pass.
     """
     config = model.config
+    decoder = next(each for each in (model.get_decoder(), model.base_model, model.model) if each is not model)
     cap = getattr(config, "final_logit_softcapping", None)
     scale = getattr(config, "logits_scaling", None)  # of Granite, which divides by it
     if scale is None:
         scale = 1.0 / (getattr(config, "logit_scale", None) or 1.0)  # of Cohere, which multiplies
 
     def forward(tokens: torch.Tensor) -> torch.Tensor:
-        hidden = model.get_decoder()(input_ids=tokens, use_cache=False).last_hidden_state
+        hidden = decoder(input_ids=tokens, use_cache=False).last_hidden_state
         head = model.get_output_embeddings()
         return lm_head.linear_logprobs(hidden[:, :-1], head.weight, tokens[:, 1:], group=group,
                                        temperature=float(scale), bias=head.bias, soft_cap=cap)

@@ -360,4 +360,4 @@ class _Experts:
         output = _exchange(output, receives, sends, self.group)
         ordered = torch.empty_like(output)
         ordered[order] = output
-        return (ordered.view(*weights.shape, hidden.shape[-1]) * weights.unsqueeze(-1)).sum(1)
+        return (ordered.view(*weights.shape, hidden.shape[-1]) * weights.unsqueeze(-1)).sum(1).to(hidden.dtype)

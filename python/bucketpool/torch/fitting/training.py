@@ -6,6 +6,7 @@ Models are made on the meta device or on a recorded GPU, so that no process ever
 
 import json
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Callable, Dict, List, Tuple
 
@@ -81,6 +82,7 @@ class Training:
     - routings: where routing of experts decides sizes, its cases; else ("", ). Set `routing` to one before build()
     - notes: what is assumed or left out
     - parameters: of the whole model, after build()
+    - device: "cuda", or "cpu" for trainings that run
 
     Raises InvalidArgument, and Unsupported for models that this version of transformers lacks.
     """
@@ -102,6 +104,7 @@ class Training:
         self.routings: Tuple[str, ...] = ("", )  # grouped products: a row for each expert of a token, however routed
         self.routing = ""
         self.parameters = 0
+        self.device = "cuda"
         self.config = config_of(options["model"], self.layers)
         self.notes: List[str] = []
         self._check()
@@ -152,7 +155,7 @@ class Training:
         if attention == "eager":
             self._note("attention: eager, with all scores, because transformers has no other in PyTorch for this model")
         divided = self.runtime == "fsdp2" or self.tp > 1
-        with torch.device("meta" if divided else "cuda"):
+        with torch.device("meta" if divided else self.device):
             model = auto.from_config(self.config, attn_implementation=attention, dtype=self.weights)
         if self.checkpointing:
             enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
@@ -178,7 +181,7 @@ class Training:
         if self.runtime == "fsdp2":
             self.shard(model, meshes)
         if next(model.parameters()).device.type == "meta":
-            model.to_empty(device="cuda")
+            model.to_empty(device=self.device)
             _share(shared)
         if self.runtime == "ddp":
             model = torch.nn.parallel.DistributedDataParallel(
@@ -190,22 +193,24 @@ class Training:
         found: Dict[str, Any] = {}
         if self.ranks > 1 or self.runtime == "fsdp2":
             if self.tp > 1:
-                both = init_device_mesh("cuda", (self.dp, self.tp), mesh_dim_names=("dp", "tp"))
+                both = init_device_mesh(self.device, (self.dp, self.tp), mesh_dim_names=("dp", "tp"))
                 found = {name: both[name] for name in ("dp", "tp")}
             else:
-                found["dp"] = init_device_mesh("cuda", (self.dp, ))
+                found["dp"] = init_device_mesh(self.device, (self.dp, ))
         if self.ep > 1:
-            both = init_device_mesh("cuda", (self.dp // self.ep, self.ep), mesh_dim_names=("efsdp", "ep"))
+            both = init_device_mesh(self.device, (self.dp // self.ep, self.ep), mesh_dim_names=("efsdp", "ep"))
             found.update((name, both[name]) for name in ("efsdp", "ep"))
         return found
 
     def shard(self, model: Any, meshes: Dict[str, Any]) -> None:
         """FSDP2 with a unit for each layer, and the root for embeddings, norm and head."""
         policy = MixedPrecisionPolicy(param_dtype=self.param_dtype, reduce_dtype=self.reduce_dtype)
+        as_they_are = replace(policy, cast_forward_inputs=False)  # recomputation would not cast routing weights again
         for layer in layers_of(model):
             if self.ep > 1:
                 for _, experts in parallel.expert_modules(layer):
-                    fully_shard(experts, mesh=meshes["efsdp"], mp_policy=policy, reshard_after_forward=self.reshard,
+                    fully_shard(experts, mesh=meshes["efsdp"], mp_policy=as_they_are,
+                                reshard_after_forward=self.reshard,
                                 shard_placement_fn=lambda parameter: _placement(parameter, self.dp // self.ep))
             fully_shard(layer, mesh=meshes["dp"], mp_policy=policy, reshard_after_forward=self.reshard)
         fully_shard(model, mesh=meshes["dp"], mp_policy=policy, reshard_after_forward=self.reshard)
@@ -224,8 +229,8 @@ class Training:
     def forward_backward(self, built: Any, batch: int) -> None:
         """Of a micro-batch. built.reference, if set: a model whose log-probabilities are computed, too."""
         autocast = self.runtime != "fsdp2" and self.weights != self.param_dtype
-        tokens = torch.randint(0, self.config.vocab_size, (batch, self.sequence), device="cuda")
-        with torch.autocast("cuda", self.param_dtype, enabled=autocast):
+        tokens = torch.randint(0, self.config.vocab_size, (batch, self.sequence), device=self.device)
+        with torch.autocast(self.device, self.param_dtype, enabled=autocast):
             loss: Any = losses.LOSSES[self.loss](built.model, tokens, built.reference)
         loss.backward()
 

@@ -5,17 +5,22 @@ import collections
 import contextlib
 import json
 import os
+import sys
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+sys.path.append(os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "trace"))
+
 import bucketpool as bp
+import process_group
 from bucketpool.torch import trace
 from bucketpool.torch.fitting import losses
 from bucketpool.torch.fitting.training import OPTIMIZERS, Training, clip, config_of
 from places import ROOT
+from trace_cases import measured
 
 transformers = pytest.importorskip("transformers")
 
@@ -64,6 +69,40 @@ def recorded(path, batch=2, steps=2, routing="", **options):
         for each in recording.live():
             training.kinds[each.kind] += each.bytes
     return training, recording
+
+
+def train(path, options, steps=2, step=lambda: None):
+    """On the CPU, in values or recorded."""
+    training = Training({"model": path, "sequence": 64, **options})
+    training.device = "cpu"
+    built = training.build()
+    for _ in range(steps):
+        step()
+        training.step(built, 16)
+
+
+def measured_train(path, options):
+    train(path, options, steps=1)
+    return measured(train, path, options)
+
+
+REAL = {
+    "autocast": {}, "bf16": dict(weights="bf16"), "checkpointing": dict(checkpointing="full"),
+    "logprobs": dict(loss="logprobs"), "bucketpool": dict(loss="bucketpool"), "momentum": dict(optimizer="momentum"),
+    "experts": dict(weights="bf16"), "ddp": dict(dp=2, runtime="ddp"), "tp": dict(tp=2),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_peak(name, written):
+    """A recording's peak is that of PyTorch's allocator when the training runs on CPUs."""
+    path, options = written(EXPERTS if name == "experts" else LLAMA), REAL[name]
+    ranks = options.get("dp", 1) * options.get("tp", 1)
+    real = [measured_train(path, options)] if ranks == 1 else process_group.run(measured_train, path, options,
+                                                                               ranks=ranks)
+    with group(ranks), trace.record(device="cpu") as recording:
+        train(path, options, step=recording.step)
+    assert recording.peak_bytes == pytest.approx(min(real), rel=0.01)
 
 
 def size_of(fields):
