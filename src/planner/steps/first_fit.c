@@ -9,7 +9,7 @@
 #include "core/memory.h"
 #include "planner/steps/planner.h"
 
-/* Time is cut into spans; a range is listed in each of those that it touches. */
+/* Time is cut into spans; memory is listed in each of those in which it is taken. */
 enum { SPANS = 512 };
 
 /* Memory that is taken for some time, by an obstacle or by a placed item. */
@@ -18,9 +18,16 @@ typedef struct taken {
 } taken;
 
 typedef struct span {
-    uint32_t *listed; /* numbers of `taken` */
+    taken *listed; /* lowest first */
     size_t count, capacity;
 } span;
+
+/* Passes what is taken in a span during a range. */
+typedef struct cursor {
+    const span *in;
+    const bp_step_range *range;
+    size_t next;
+} cursor;
 
 typedef struct ordered_item {
     uint64_t first, second; /* decreasing, in this order */
@@ -33,23 +40,29 @@ typedef struct fitter {
     uint32_t *range_order;
     uint64_t span_length;
     span spans[SPANS];
-    taken *all;
-    size_t count;
-    uint32_t *seen; /* by taken: the query that saw it last */
-    uint32_t query;
-    taken *found;
+    cursor *cursors;
+    size_t cursor_count, cursor_capacity;
     ordered_item *order;
     uint64_t work;
 } fitter;
 
 /* ---- conflicts ----------------------------------------------------------------------------------------------------- */
 
-static bp_status list_in(span *s, uint32_t number)
+static bp_status list_in(span *s, const taken *memory)
 {
     void *listed = s->listed;
     BP_TRY(bp_grow_array(&listed, &s->capacity, s->count, sizeof *s->listed));
     s->listed = listed;
-    s->listed[s->count++] = number;
+    size_t low = 0;
+    for (size_t high = s->count; low < high;) {
+        const size_t middle = low + (high - low) / 2;
+        if (s->listed[middle].offset < memory->offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    memmove(&s->listed[low + 1], &s->listed[low], (s->count++ - low) * sizeof *s->listed);
+    s->listed[low] = *memory;
     return BP_OK;
 }
 
@@ -61,10 +74,9 @@ static size_t time_span(const fitter *f, uint64_t time)
 
 static bp_status take_memory(fitter *f, uint64_t begin, uint64_t end, uint64_t offset, uint64_t bytes)
 {
-    const uint32_t number = (uint32_t)f->count++;
-    f->all[number] = (taken){begin, end, offset, offset + bytes};
+    const taken memory = {begin, end, offset, offset + bytes};
     for (size_t s = time_span(f, begin); s <= time_span(f, end - 1); s++)
-        BP_TRY(list_in(&f->spans[s], number));
+        BP_TRY(list_in(&f->spans[s], &memory));
     return BP_OK;
 }
 
@@ -77,52 +89,41 @@ static bp_status take_ranges(fitter *f, uint32_t item, uint64_t offset)
     return BP_OK;
 }
 
-static int by_taken_offset(const void *left, const void *right)
+static bp_status make_cursors(fitter *f, uint32_t item)
 {
-    const taken *a = left, *b = right;
-    return (a->offset > b->offset) - (a->offset < b->offset);
-}
-
-/* Finds what is taken during an item's ranges, by offset. */
-static size_t find_around(fitter *f, uint32_t item)
-{
-    size_t found = 0;
-    f->query++;
+    f->cursor_count = 0;
     for (size_t i = f->range_begin[item]; i < f->range_begin[item + 1]; i++) {
         const bp_step_range *range = &f->fit->ranges->all[f->range_order[i]];
         for (size_t s = time_span(f, range->begin); s <= time_span(f, range->end - 1); s++) {
-            for (size_t k = 0; k < f->spans[s].count; k++) {
-                const uint32_t number = f->spans[s].listed[k];
-                const taken *t = &f->all[number];
-                if (f->seen[number] == f->query || t->end <= range->begin || range->end <= t->begin)
-                    continue;
-                f->seen[number] = f->query;
-                f->found[found++] = *t;
-            }
-            f->work += f->spans[s].count;
+            void *cursors = f->cursors;
+            BP_TRY(bp_grow_array(&cursors, &f->cursor_capacity, f->cursor_count, sizeof *f->cursors));
+            f->cursors = cursors;
+            f->cursors[f->cursor_count++] = (cursor){&f->spans[s], range, 0};
         }
     }
-    qsort(f->found, found, sizeof *f->found, by_taken_offset);
-    f->work += 8 * found;
-    return found;
+    return BP_OK;
 }
 
-static bool is_free(const fitter *f, size_t found, uint64_t offset, uint64_t bytes)
+/* The end of the highest memory that is taken during the cursor's range in [offset, offset + bytes), which grows with it. */
+static uint64_t pass_taken(fitter *f, cursor *c, uint64_t offset, uint64_t bytes)
 {
-    for (size_t i = 0; i < found; i++) {
-        if (f->found[i].offset < offset + bytes && offset < f->found[i].last)
-            return false;
+    const size_t begin = c->next;
+    for (; c->next < c->in->count && c->in->listed[c->next].offset < offset + bytes; c->next++) {
+        const taken *t = &c->in->listed[c->next];
+        if (t->last > offset && t->begin < c->range->end && c->range->begin < t->end)
+            offset = t->last;
     }
-    return true;
+    f->work += c->next - begin + 1;
+    return offset;
 }
 
-static uint64_t lowest_around(const fitter *f, size_t found, uint64_t bytes)
+/* The lowest offset from `offset` on that is free during all ranges of the cursors. Each of the taken is passed once. */
+static uint64_t lowest_from(fitter *f, uint64_t offset, uint64_t bytes)
 {
-    uint64_t offset = 0;
-    for (size_t i = 0; i < found; i++) {
-        if (f->found[i].offset >= offset + bytes)
-            break;
-        offset = f->found[i].last > offset ? f->found[i].last : offset;
+    for (uint64_t before = UINT64_MAX; before != offset;) {
+        before = offset;
+        for (size_t i = 0; i < f->cursor_count; i++)
+            offset = pass_taken(f, &f->cursors[i], offset, bytes);
     }
     return offset;
 }
@@ -131,11 +132,8 @@ static uint64_t lowest_around(const fitter *f, size_t found, uint64_t bytes)
 
 static bp_status begin_anew(fitter *f)
 {
-    f->count = 0;
-    f->query = 0;
     for (size_t s = 0; s < SPANS; s++)
         f->spans[s].count = 0;
-    memset(f->seen, 0, (f->fit->ranges->count + f->fit->obstacle_count + 1) * sizeof *f->seen);
     for (size_t i = 0; i < f->fit->obstacle_count; i++) {
         const bp_step_obstacle *o = &f->fit->obstacles[i];
         if (o->begin < o->end && o->bytes > 0)
@@ -160,14 +158,13 @@ static bp_status fit_all(fitter *f, uint64_t *offsets, uint64_t *total)
             const bool is_wanted = fit->wanted != NULL && fit->wanted[item] != BP_STEP_OUTSIDE;
             if (!is_placed(f, item) || (pass == 0 ? !is_wanted : is_wanted && offsets[item] != BP_STEP_OUTSIDE))
                 continue;
-            const size_t found = find_around(f, item);
-            offsets[item] = BP_STEP_OUTSIDE;
-            if (pass > 0)
-                offsets[item] = lowest_around(f, found, fit->bytes[item]);
-            else if (is_free(f, found, fit->wanted[item], fit->bytes[item]))
-                offsets[item] = fit->wanted[item];
-            else
+            const uint64_t from = pass == 0 ? fit->wanted[item] : 0;
+            BP_TRY(make_cursors(f, item));
+            offsets[item] = lowest_from(f, from, fit->bytes[item]);
+            if (pass == 0 && offsets[item] != from) {
+                offsets[item] = BP_STEP_OUTSIDE;
                 continue;
+            }
             if (fit->capacity > 0 && fit->bytes[item] > fit->capacity - bp_min_u64(offsets[item], fit->capacity)) {
                 offsets[item] = BP_STEP_OUTSIDE;
                 continue;
@@ -280,22 +277,16 @@ bp_status bp_step_first_fit(const bp_step_fit *fit, uint64_t *offsets, uint64_t 
     fitter f = {.fit = fit,
                 .range_begin = calloc(fit->count + 2, sizeof *f.range_begin),
                 .range_order = malloc(room * sizeof *f.range_order),
-                .all = malloc(room * sizeof *f.all),
-                .seen = malloc(room * sizeof *f.seen),
-                .found = malloc(room * sizeof *f.found),
                 .order = malloc((fit->count + 1) * sizeof *f.order)};
-    const bool has_room = f.range_begin != NULL && f.range_order != NULL && f.all != NULL && f.seen != NULL &&
-                          f.found != NULL && f.order != NULL;
-    bp_status status = has_room ? sort_ranges(&f) : bp_fail_memory(room * sizeof *f.all);
+    const bool has_room = f.range_begin != NULL && f.range_order != NULL && f.order != NULL;
+    bp_status status = has_room ? sort_ranges(&f) : bp_fail_memory(room * sizeof *f.range_order);
     if (status == BP_OK)
         status = fit_in_orders(&f, offsets, total);
     for (size_t s = 0; s < SPANS; s++)
         free(f.spans[s].listed);
     free(f.range_begin);
     free(f.range_order);
-    free(f.all);
-    free(f.seen);
-    free(f.found);
+    free(f.cursors);
     free(f.order);
     return status;
 }

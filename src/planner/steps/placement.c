@@ -158,10 +158,12 @@ static bp_status fit_around(const placer *s, uint32_t kind, const obstacles *o, 
     return bp_step_first_fit(&input, made->offsets, &made->end);
 }
 
-/* By the packer, and where obstacles are in the way by first fit. `packed`: room for the items. */
+/* By the packer and, where that does not prove its result, by first fit, which is better for many items with gaps; where
+ * obstacles are in the way, by first fit around them. `packed`: room for the items. */
 static bp_status pack_alone(const placer *s, uint32_t kind, const obstacles *o, uint64_t *packed, candidate *made)
 {
     const size_t count = s->p->kinds[kind].item_count;
+    const obstacles none = {0};
     bp_pack_config config;
     bp_pack_result result = {.size = sizeof result};
     BP_TRY(bp_pack_config_init(&config, sizeof config));
@@ -169,8 +171,17 @@ static bp_status pack_alone(const placer *s, uint32_t kind, const obstacles *o, 
     BP_TRY(bp_pack(s->instances[kind].packing, &config, packed, &result));
     for (size_t i = 0; i < count; i++)
         packed[i] *= BP_STEP_ALIGNMENT;
-    made->end = result.bytes * BP_STEP_ALIGNMENT;
+    uint64_t packed_end = result.bytes * BP_STEP_ALIGNMENT;
     made->method = result.method;
+    if (!result.optimal) {
+        BP_TRY(fit_around(s, kind, &none, NULL, 0, 0, made));
+        if (made->end < packed_end) {
+            packed_end = made->end;
+            made->method = "first fit";
+            memcpy(packed, made->offsets, count * sizeof *packed);
+        }
+    }
+    made->end = packed_end;
     if (o->count == 0) {
         memcpy(made->offsets, packed, count * sizeof *packed);
     } else {
@@ -216,7 +227,11 @@ static bp_status choose(placer *s, uint32_t kind, const obstacles *o, uint64_t *
     if (want_prefix(s, kind, wanted))
         BP_TRY(fit_around(s, kind, o, wanted, prefix_work, 0, shared));
     if (shared->end > placement->bytes) {
-        BP_TRY(pack_alone(s, kind, o, wanted, alone));
+        alone->method = "first fit around other kinds";
+        if (s->p->kinds[kind].is_first && placement->bytes > 0) /* limit_first() would undo a longer search */
+            BP_TRY(fit_around(s, kind, o, NULL, 0, 0, alone));
+        else
+            BP_TRY(pack_alone(s, kind, o, wanted, alone));
         best = shared->end <= alone->end ? shared : alone;
         if (placement->bytes >= alone->end) /* else both grow the slab, or only the shared one does */
             best = alone;
