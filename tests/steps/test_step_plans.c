@@ -152,6 +152,26 @@ static step_program random_program(uint64_t seed, unsigned steps, bool has_strea
     return p;
 }
 
+/* A kind ends with its highest item that is not outside, and its bound counts no others. */
+static void check_kinds(const bp_step_plan_info *info)
+{
+    uint64_t highest = 0;
+    for (size_t k = 0; k < info->kind_count; k++) {
+        const bp_step_plan_kind *kind = &info->kinds[k];
+        uint64_t end = 0;
+        for (size_t i = 0; i < kind->item_count; i++) {
+            const bp_step_plan_item *item = &kind->items[i];
+            const uint64_t bytes = (item->bytes + BP_STEP_ALIGNMENT - 1) / BP_STEP_ALIGNMENT * BP_STEP_ALIGNMENT;
+            if (item->offset != BP_STEP_OUTSIDE && item->offset + bytes > end)
+                end = item->offset + bytes;
+        }
+        assert_int_equal(kind->bytes, end);
+        assert_true(kind->lower_bound_bytes <= kind->bytes && kind->lower_bound_bytes <= kind->proven_bytes);
+        highest = end > highest ? end : highest;
+    }
+    assert_int_equal(info->bytes, highest);
+}
+
 TEST(addresses_of_random_programs)
 {
     for (unsigned seed = 0; seed < (unsigned)share_of(60); seed++) {
@@ -169,6 +189,7 @@ TEST(addresses_of_random_programs)
             assert_true(info->bytes - info->bytes_without_windows <=
                         (info->bytes_without_windows + info->persistent_bytes) / 50);
         assert_true(info->lower_bound_bytes <= info->bytes);
+        check_kinds(info);
         free(l.all);
         program_finish(&p);
     }

@@ -27,22 +27,35 @@ typedef struct placer {
 
 /* ---- instances ----------------------------------------------------------------------------------------------------- */
 
-/* The items and axes for the packer. */
+/* The items and axes for the packer, and the lower bound in bytes. */
+static bp_status fill_packing(const uint64_t *bytes, size_t count, const bp_step_range *axes, size_t axes_count,
+                              bp_packing *packing, uint64_t *bound)
+{
+    size_t members = 0;
+    for (size_t i = 0; i < count; i++)
+        BP_TRY(bp_packing_add_item(packing, bytes[i] / BP_STEP_ALIGNMENT, NULL));
+    for (size_t i = 0; i < axes_count; i++)
+        BP_TRY(bp_packing_add_interval(packing, axes[i].item, axes[i].begin, axes[i].end));
+    BP_TRY(bp_packing_bound(packing, NULL, &members, bound));
+    *bound *= BP_STEP_ALIGNMENT;
+    return BP_OK;
+}
+
 static bp_status make_packing(placer *s, uint32_t kind)
 {
     instance *made = &s->instances[kind];
-    size_t members = 0;
     bp_packing_destroy(&made->packing);
     BP_TRY(bp_packing_create(&made->packing));
-    for (size_t i = 0; i < s->p->kinds[kind].item_count; i++)
-        BP_TRY(bp_packing_add_item(made->packing, made->bytes[i] / BP_STEP_ALIGNMENT, NULL));
-    for (size_t i = 0; i < made->axes_count; i++) {
-        const bp_step_range *range = &made->ranges.all[i];
-        BP_TRY(bp_packing_add_interval(made->packing, range->item, range->begin, range->end));
+    return fill_packing(made->bytes, s->p->kinds[kind].item_count, made->ranges.all, made->axes_count, made->packing,
+                        &s->placement->bounds[kind]);
+}
+
+static void round_items(const bp_step_planner *p, uint32_t kind, uint64_t *bytes)
+{
+    for (size_t i = 0; i < p->kinds[kind].item_count; i++) {
+        const bp_step_plan_item *item = &p->items[kind][i];
+        bytes[i] = item->offset == BP_STEP_OUTSIDE ? 0 : bp_step_round(item->bytes);
     }
-    BP_TRY(bp_packing_bound(made->packing, NULL, &members, &s->placement->bounds[kind]));
-    s->placement->bounds[kind] *= BP_STEP_ALIGNMENT;
-    return BP_OK;
 }
 
 static bp_status make_instance(placer *s, uint32_t kind, bool has_windows)
@@ -54,10 +67,7 @@ static bp_status make_instance(placer *s, uint32_t kind, bool has_windows)
     s->placement->offsets[kind] = calloc(count + 1, sizeof *s->placement->offsets[kind]);
     if (made->bytes == NULL || s->placement->offsets[kind] == NULL)
         return bp_fail_memory(count * sizeof *made->bytes);
-    for (size_t i = 0; i < count; i++) {
-        const bp_step_plan_item *item = &p->items[kind][i];
-        made->bytes[i] = item->offset == BP_STEP_OUTSIDE ? 0 : bp_step_round(item->bytes);
-    }
+    round_items(p, kind, made->bytes);
     BP_TRY(bp_step_planner_find_ranges(p, kind, has_windows, &made->time, &made->ranges));
     made->axes_count = made->ranges.count;
     return make_packing(s, kind);
@@ -400,12 +410,32 @@ static bp_status place_kinds(placer *s, bool has_windows)
 bp_status bp_step_planner_place(const bp_step_planner *p, bool has_windows, bp_step_placement *placement)
 {
     placer s = {.p = p, .placement = placement};
+    placement->has_windows = has_windows;
     bp_status status = place_kinds(&s, has_windows);
     for (size_t i = 0; i < p->kind_count; i++) {
         bp_packing_destroy(&s.instances[i].packing);
         free(s.instances[i].ranges.all);
         free(s.instances[i].bytes);
     }
+    return status;
+}
+
+bp_status bp_step_planner_bound(const bp_step_planner *p, uint32_t kind, bool has_windows, uint64_t *bound)
+{
+    const size_t count = p->kinds[kind].item_count;
+    bp_step_ranges axes = {0};
+    bp_packing *packing = NULL;
+    uint64_t time = 0, *bytes = calloc(count + 1, sizeof *bytes);
+    bp_status status = bytes == NULL ? bp_fail_memory(count * sizeof *bytes) : bp_packing_create(&packing);
+    if (status == BP_OK) {
+        round_items(p, kind, bytes);
+        status = bp_step_planner_find_ranges(p, kind, has_windows, &time, &axes);
+    }
+    if (status == BP_OK)
+        status = fill_packing(bytes, count, axes.all, axes.count, packing, bound);
+    bp_packing_destroy(&packing);
+    free(axes.all);
+    free(bytes);
     return status;
 }
 

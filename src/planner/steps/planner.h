@@ -91,7 +91,7 @@ typedef struct bp_step_fit {
 } bp_step_fit;
 
 /* Places items at the lowest offset that is free during all of their ranges, in several orders, of which the best counts.
- * `total` gets the end of the last item; UINT64_MAX: the limit was reached. O(items * items live together * log). Errors:
+ * `total` gets the end of the last item; UINT64_MAX: the limit was reached. O(items * items live together). Errors:
  * BP_ERR_NO_HOST_MEMORY, BP_ERR_OVERFLOW. */
 bp_status bp_step_first_fit(const bp_step_fit *fit, uint64_t *offsets, uint64_t *total);
 
@@ -103,6 +103,7 @@ typedef struct bp_step_placement {
     uint64_t ends[BP_STEP_PLAN_KINDS], bounds[BP_STEP_PLAN_KINDS], proven[BP_STEP_PLAN_KINDS];
     const char *methods[BP_STEP_PLAN_KINDS];
     uint64_t bytes;
+    bool has_windows;
 } bp_step_placement;
 
 /* Places the kinds, the largest first: by the packer; around held memory, and around memory that steps carry into steps of
@@ -110,6 +111,9 @@ typedef struct bp_step_placement {
  * the process comes last, and does not make the slab larger: its items that do not fit get BP_STEP_OUTSIDE. */
 bp_status bp_step_planner_place(const bp_step_planner *p, bool has_windows, bp_step_placement *placement);
 void bp_step_placement_finish(bp_step_placement *placement);
+
+/* The lower bound of a kind's items that are not outside. */
+bp_status bp_step_planner_bound(const bp_step_planner *p, uint32_t kind, bool has_windows, uint64_t *bound);
 
 /* ---- stream_order.c ------------------------------------------------------------------------------------------------ */
 

@@ -302,6 +302,54 @@ static bp_status place_windows(bp_step_planner *p, uint64_t persistent, bp_step_
     return BP_OK;
 }
 
+static size_t count_outside(const bp_step_planner *p, uint32_t kind)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < p->kinds[kind].item_count; i++)
+        count += p->items[kind][i].offset == BP_STEP_OUTSIDE;
+    return count;
+}
+
+/* A kind some of whose items verify() put outside: what was proven counted them. */
+static bp_status measure_again(bp_step_planner *p, uint32_t kind_number, bool has_windows)
+{
+    bp_step_plan_kind *kind = &p->kinds[kind_number];
+    BP_TRY(bp_step_planner_bound(p, kind_number, has_windows, &kind->lower_bound_bytes));
+    kind->proven_bytes = kind->lower_bound_bytes;
+    kind->bytes = 0;
+    for (size_t i = 0; i < kind->item_count; i++) {
+        const bp_step_plan_item *item = &p->items[kind_number][i];
+        const uint64_t end = item->offset == BP_STEP_OUTSIDE ? 0 : item->offset + bp_step_round(item->bytes);
+        kind->bytes = end > kind->bytes ? end : kind->bytes;
+    }
+    return BP_OK;
+}
+
+/* Items get the offsets of a placement, unless steps contradict them. */
+static bp_status take_placement(bp_step_planner *p, const bp_step_placement *placement)
+{
+    size_t outside[BP_STEP_PLAN_KINDS] = {0};
+    for (uint32_t k = 0; k < p->kind_count; k++) {
+        bp_step_plan_kind *kind = &p->kinds[k];
+        kind->bytes = placement->ends[k];
+        kind->lower_bound_bytes = placement->bounds[k];
+        kind->proven_bytes = placement->proven[k];
+        kind->method = placement->methods[k];
+        for (size_t i = 0; i < kind->item_count; i++)
+            p->items[k][i].offset =
+                p->items[k][i].offset == BP_STEP_OUTSIDE ? BP_STEP_OUTSIDE : placement->offsets[k][i];
+        outside[k] = count_outside(p, k);
+    }
+    BP_TRY(verify(p, false, placement->bytes));
+    if (p->has_first)
+        BP_TRY(verify(p, true, placement->bytes));
+    for (uint32_t k = 0; k < p->kind_count; k++) {
+        if (count_outside(p, k) > outside[k])
+            BP_TRY(measure_again(p, k, placement->has_windows));
+    }
+    return BP_OK;
+}
+
 /* Items get offsets in the slab. */
 static bp_status place_items(bp_step_planner *p, bp_step_plan_info *info)
 {
@@ -310,28 +358,25 @@ static bp_status place_items(bp_step_planner *p, bp_step_plan_info *info)
     bp_status status = bp_step_planner_place(p, false, has_windows ? &without : &placement);
     if (status == BP_OK && has_windows)
         status = place_windows(p, info->persistent_bytes, &without, &placement);
+    if (status == BP_OK)
+        status = take_placement(p, &placement);
     uint64_t proven = 0;
     for (size_t k = 0; k < p->kind_count && status == BP_OK; k++) {
-        bp_step_plan_kind *kind = &p->kinds[k];
-        kind->bytes = placement.ends[k];
-        kind->lower_bound_bytes = placement.bounds[k];
-        kind->proven_bytes = placement.proven[k];
-        kind->method = placement.methods[k];
+        const bp_step_plan_kind *kind = &p->kinds[k];
         proven = kind->proven_bytes > proven ? kind->proven_bytes : proven;
         info->lower_bound_bytes =
             kind->lower_bound_bytes > info->lower_bound_bytes ? kind->lower_bound_bytes : info->lower_bound_bytes;
-        for (size_t i = 0; i < kind->item_count; i++)
-            p->items[k][i].offset =
-                p->items[k][i].offset == BP_STEP_OUTSIDE ? BP_STEP_OUTSIDE : placement.offsets[k][i];
+        info->bytes = kind->bytes > info->bytes ? kind->bytes : info->bytes;
     }
-    info->bytes = placement.bytes;
-    info->bytes_without_windows = has_windows && without.bytes < placement.bytes ? without.bytes : placement.bytes;
-    info->optimal = proven == placement.bytes;
+    for (size_t i = 0; i < p->config.held_count; i++) {
+        const uint64_t end = p->config.held[i].offset + p->config.held[i].bytes;
+        info->bytes = end > info->bytes ? end : info->bytes;
+    }
+    info->bytes_without_windows = has_windows && without.bytes < info->bytes ? without.bytes : info->bytes;
+    info->optimal = proven == info->bytes;
     bp_step_placement_finish(&placement);
     bp_step_placement_finish(&without);
-    if (status == BP_OK)
-        status = verify(p, false, info->bytes);
-    return status == BP_OK && p->has_first ? verify(p, true, info->bytes) : status;
+    return status;
 }
 
 /* Fills the contents, and makes the plan. */
