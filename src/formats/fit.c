@@ -165,13 +165,19 @@ static bp_status check_edges(const bp_json_at *at, const bp_fit_table *table, ui
 
 static bp_status fit_table(const bp_json_at *at, uint64_t limit, bp_fit_table *table)
 {
-    static const char *const members[] = {"checkpointing",           "is_scaled", "rows", "largest",
+    static const char *const members[] = {"checkpointing",           "deviation", "rows", "largest",
                                           "largest_without_retries", NULL};
     bp_json_at list;
     bp_fit_row *rows = NULL;
     BP_TRY(bp_json_expect_object(at, members));
     BP_TRY(fit_text(at, "checkpointing", &table->checkpointing));
-    BP_TRY(fit_flag(at, "is_scaled", &table->is_scaled));
+    const bp_json_at deviation = bp_json_member(at, "deviation");
+    if (!json_is_null(deviation.value) && !json_is_number(deviation.value))
+        return bp_json_fail_kind(&deviation, "a share, or null");
+    table->is_scaled = json_is_number(deviation.value);
+    table->deviation = json_number_value(deviation.value);
+    if (!(table->deviation >= 0) || table->deviation > 1)
+        return bp_json_fail(&deviation, "is not a share from 0 to 1");
     BP_TRY(fit_list(at, "rows", MAX_ROWS, sizeof *rows, &list, &rows, &table->row_count));
     table->rows = rows;
     if (rows == NULL || table->row_count == 0)

@@ -42,7 +42,8 @@ static inline bool bp_fit_runs(const bp_fit_figures *figures, bp_fit_total alloc
 
 typedef struct bp_fit_table {
     const char *checkpointing; /* "none", "full"; "": not known */
-    bool is_scaled;            /* rows that were not traced are there */
+    bool is_scaled;            /* rows that were not traced are there, */
+    double deviation;          /* and a scaled one was off by this share at most */
     const bp_fit_row *rows;    /* by ascending micro-batch; at least one */
     size_t row_count;
     uint64_t largest[BP_FIT_ALLOCATORS];               /* micro-batch that runs; 0: none */

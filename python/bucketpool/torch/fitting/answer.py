@@ -111,7 +111,7 @@ def _kept(jobs: Jobs, table: Table, batch: int, path: str) -> Search:
 
 
 def _table(table: Table) -> Dict[str, Any]:
-    return {"checkpointing": table.program.name, "is_scaled": table.is_scaled, "largest": table.largest,
+    return {"checkpointing": table.program.name, "deviation": table.deviation if table.is_scaled else None, "largest": table.largest,
             "largest_without_retries": table.smooth,
             "rows": [{"batch": batch, "is_traced": batch in table.traced, **_totals(amounts, 0),
                       "skewed": _totals(amounts, -1) if len(amounts.totals) > 1 else None}

@@ -6,21 +6,22 @@ from typing import Callable, Dict, Generator, List, Optional, Tuple
 
 from ..trace import Recording
 from .jobs import Job, Jobs, Search
-from .measured import ALLOCATORS, Amounts, Measured, Program, measure, traced
-from .scaling import Scaling, same
+from .measured import ALLOCATORS, Amounts, Measured, Program, Totals, measure, traced
+from .scaling import Scaling
 
 __all__ = ["Table"]
 
 LISTED = 8  # so many micro-batches are all listed
 MOST = 1 << 16
+WITHIN = 0.002  # temporaries of some kernels are not linear in the micro-batch
 
 
 class Table:
     """Micro-batches of one program under a limit: rows, and the largest that fits with each allocator.
 
     search() is for Jobs.run(). smooth: the largest for which PyTorch need not release its cache. is_scaled: rows that were
-    not traced are on the line through two that were, and a third one, at the edge, confirmed it. traced: of a table of
-    the same program with another limit.
+    not traced are of recordings whose sizes are on the line through two that were; deviation: by which share a third one,
+    at the edge, differed at most. traced_before: of a table of the same program with another limit.
     """
 
     def __init__(self, jobs: Jobs, program: Program, limit_bytes: int,
@@ -31,7 +32,7 @@ class Table:
         self._before = traced_before or {}
         self.largest: Dict[str, int] = {}
         self.smooth: Dict[str, int] = {}
-        self.is_scaled = False
+        self.is_scaled, self.deviation = False, 0.0
         self._jobs = jobs
         self._scalings: Tuple[Scaling, ...] = ()  # of each routing, from micro-batch _first on
         self._first = 1
@@ -53,11 +54,7 @@ class Table:
                 yield from self._trace(3)
             self._scale()
         yield from self._edges()
-        if self._other_rows() and self.best > 0:
-            yield from self._trace(self.best)
-        if self._scalings and not self._confirmed():
-            self._scalings, self.rows = (), {batch: each.amounts for batch, each in self.traced.items()}
-            yield from self._edges()
+        yield from self._check()
         yield from self._fill()
         self.is_scaled = bool(self._other_rows())
 
@@ -135,13 +132,18 @@ class Table:
         made = [each.at(batch) for each in self._scalings]
         return tuple(each for each in made if each is not None) if all(made) else None
 
-    def _confirmed(self) -> bool:
-        """The traced micro-batches are those that scaling makes."""
-        for batch, each in self.traced.items():
-            scaled = self._at(batch) if batch > self._first else each.recordings
-            if scaled is None or not all(map(same, scaled, each.recordings)):
-                return False
-        return True
+    def _check(self) -> Search:
+        """Traces a scaled micro-batch at the edge: the largest that runs, or the next one. Where that differs, all are traced."""
+        batch = self.best if self.best not in self.traced else self.best + 1
+        if batch not in self._other_rows():
+            return
+        scaled = self.rows[batch].worst
+        yield from self._trace(batch)
+        self.deviation = _deviation(scaled, self.rows[batch].worst)
+        if self.deviation > WITHIN:
+            self.deviation, self._scalings = 0, ()
+            self.rows = {each: found.amounts for each, found in self.traced.items()}
+        yield from self._edges()
 
     # ---- edges -------------------------------------------------------------------------------------------------------
 
@@ -184,3 +186,10 @@ class Table:
                 yield from self.row(batch)
         if last in self.rows:
             self.rows = {batch: each for batch, each in sorted(self.rows.items()) if batch <= last}
+
+
+def _deviation(scaled: Totals, traced_ones: Totals) -> float:
+    """The largest share by which totals differ; 1 where one runs and the other does not."""
+    if any((a is None) != (b is None) for a, b in zip(scaled[4:], traced_ones[4:])):
+        return 1.0
+    return max(abs(a - b) / max(1, b) for a, b in zip(scaled[:4], traced_ones[:4]))
