@@ -63,17 +63,24 @@ def _difference(a, b):
     return ((a - b).abs().max() / a.abs().max().clamp(min=1e-12)).item()
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_tensor_parallel(name):
+CASES = [*((name, "tp") for name in CONFIGS), *((name, "ep") for name in ("experts", "deepseek-v3", "mixtral"))]
+
+
+def all_compared():
+    return {(name, how): compared(CONFIGS[name], how) for name, how in CASES}
+
+
+@pytest.fixture(scope="module")
+def of_ranks():
+    return process_group.run(all_compared)
+
+
+@pytest.mark.parametrize("name, how", CASES)
+def test_values(name, how, of_ranks):
     """Two ranks' parts compute what the whole model does: logits, and gradients of what is not divided."""
-    for difference, share in process_group.run(compared, CONFIGS[name], "tp"):
-        assert difference < 1e-4 and 0.5 <= share < 0.6
-
-
-@pytest.mark.parametrize("name", ["experts", "deepseek-v3", "mixtral"])
-def test_expert_parallel(name):
-    for difference, share in process_group.run(compared, CONFIGS[name], "ep"):
-        assert difference < 1e-4 and 0.5 < share < 0.9
+    for found in of_ranks:
+        difference, share = found[name, how]
+        assert difference < 1e-4 and 0.5 <= share < (0.6 if how == "tp" else 0.9)
 
 
 def test_recorded_experts(written):  # noqa: F811
@@ -81,7 +88,7 @@ def test_recorded_experts(written):  # noqa: F811
     path = written(EXPERTS)
     found = {}
     for ep, routing in ((1, ""), (2, "uniform"), (2, "skewed"), (8, "uniform")):
-        training, recording = recorded(path, batch=16, dp=8, ep=ep, routing=routing)
+        training, recording = recorded(path, batch=16, steps=1, dp=8, ep=ep, routing=routing)
         assert training.routings == (("", ) if ep == 1 else ("uniform", "skewed"))
         found[ep, routing] = training.kinds["parameters"], training.kinds["optimizer state"], recording.peak_bytes
     assert len({each[:2] for each in found.values()}) == 1

@@ -93,16 +93,27 @@ REAL = {
 }
 
 
+def both_measured(path):
+    return [min(measured_train(path, REAL[name]) for _ in range(2)) for name in ("ddp", "tp")]
+
+
+@pytest.fixture(scope="module")
+def of_ranks(tmp_path_factory):
+    """Peaks of two ranks: of ddp, and of tp. They vary by the time that gloo keeps a buffer of a collective."""
+    path = tmp_path_factory.mktemp("llama") / "config.json"
+    path.write_text(json.dumps(LLAMA))
+    return dict(zip(("ddp", "tp"), map(min, zip(*process_group.run(both_measured, str(path))))))
+
+
 @pytest.mark.parametrize("name", REAL)
-def test_real_peak(name, written):
+def test_real_peak(name, written, request):
     """A recording's peak is that of PyTorch's allocator when the training runs on CPUs."""
     path, options = written(EXPERTS if name == "experts" else LLAMA), REAL[name]
     ranks = options.get("dp", 1) * options.get("tp", 1)
-    real = [measured_train(path, options)] if ranks == 1 else process_group.run(measured_train, path, options,
-                                                                               ranks=ranks)
+    real = measured_train(path, options) if ranks == 1 else request.getfixturevalue("of_ranks")[name]
     with group(ranks), trace.record(device="cpu") as recording:
         train(path, options, step=recording.step)
-    assert recording.peak_bytes == pytest.approx(min(real), rel=0.01)
+    assert recording.peak_bytes == pytest.approx(real, rel=0.01 if ranks == 1 else 0.02)
 
 
 def size_of(fields):
@@ -137,7 +148,7 @@ def test_checkpointing(written):
 
 
 def test_reshard(written):
-    kept, freed = (recorded(written(num_hidden_layers=8), dp=4, batch=1, reshard=each)[1].peak_bytes
+    kept, freed = (recorded(written(num_hidden_layers=6), dp=4, batch=1, steps=1, reshard=each)[1].peak_bytes
                    for each in (False, True))
     assert freed < kept
 
