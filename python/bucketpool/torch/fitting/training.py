@@ -22,6 +22,7 @@ __all__ = ["DTYPES", "OPTIMIZERS", "Training", "config_of"]
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 RUNTIMES = ("fsdp2", "ddp", "single")
+TOKEN_BY_TOKEN, TOKENS = ("falcon_mamba", "jamba", "mamba", "zamba"), 512  # Mamba of the first kind
 RATE = 1e-5  # learning rate
 OPTIMIZERS: Dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=RATE),
@@ -122,6 +123,10 @@ class Training:
             raise InvalidArgument(f"ep: {self.ep} does not divide dp, {self.dp}; pass a number that does")
         if self.ep > 1 and (self.tp > 1 or self.runtime != "fsdp2"):
             raise Unsupported("ep: experts are divided with fsdp2 and tp 1 alone; leave out ep or the other")
+        if self.config.model_type in TOKEN_BY_TOKEN and self.sequence > TOKENS:
+            raise Unsupported(f"model type {self.config.model_type!r}: without kernels transformers computes its Mamba "
+                              f"layers token by token, too many operators for {self.sequence} tokens; pass sequence "
+                              f"{TOKENS} or less")
         longest = getattr(self.config, "max_position_embeddings", None)
         if longest and self.sequence > longest:
             self.notes.append(f"sequence: {self.sequence} tokens are more than the {longest} positions of the model")

@@ -240,5 +240,7 @@ def test_refused_models(written, tmp_path):
     with pytest.raises(bp.Unsupported, match="'unheard' is not in this version of transformers, and its code on the "
                                              "hub is not run; install a version that has it"):
         Training({"model": written(dict(model_type="unheard", auto_map={}))})
+    with pytest.raises(bp.Unsupported, match="'jamba': .* token by token, too many operators for 4096 tokens; pass"):
+        Training({"model": os.path.join(MODELS, "Jamba-1.5-Mini")})
     with pytest.raises(bp.Unsupported, match="'vit': transformers has no causal language model"):
         recorded(written(dict(model_type="vit")))
