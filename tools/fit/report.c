@@ -375,8 +375,8 @@ static void print_source(const bp_fit_info *info)
         cli_append(text, sizeof text, "%s from two traces%s", traced == 0 ? "Scaled" : "; the others are scaled",
                    !table->is_scaled ? ""
                    : table->deviation < 5e-5
-                       ? ", as a third one confirms"
-                       : cli_text(", and a third one differs by %.2f %%", 100 * table->deviation));
+                       ? ", as further traces confirm"
+                       : cli_text(", from which further traces differ by %.2f %%", 100 * table->deviation));
     cli_append(text, sizeof text, ". %.1f s%s.", info->seconds, info->is_cached ? ", now from the cache" : "");
     print_paragraph("", "", text);
     if (has_retries(info))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the largest micro-batches that fit: two are traced, others scaled, and the edge is traced again."""
+"""Finds the largest micro-batches that fit: two are traced, others scaled, and those at the edges are traced again."""
 
 import functools
-from typing import Callable, Dict, Generator, List, Optional, Tuple
+from typing import Callable, Dict, Generator, List, Optional, Set, Tuple
 
 from ..trace import Recording
 from .jobs import Job, Jobs, Search
@@ -13,15 +13,15 @@ __all__ = ["Table"]
 
 LISTED = 8  # so many micro-batches are all listed
 MOST = 1 << 16
-WITHIN = 0.002  # temporaries of some kernels are not linear in the micro-batch
+WITHIN = 0.01  # temporaries of some kernels are not linear in the micro-batch
 
 
 class Table:
     """Micro-batches of one program under a limit: rows, and the largest that fits with each allocator.
 
     search() is for Jobs.run(). smooth: the largest for which PyTorch need not release its cache. is_scaled: rows that were
-    not traced are of recordings whose sizes are on the line through two that were; deviation: by which share a third one,
-    at the edge, differed at most. traced_before: of a table of the same program with another limit.
+    not traced are of recordings whose sizes are on the line through two that were; deviation: by which share those at the
+    edges, which are always traced, differed from that at most. traced_before: of a table of the same program with another limit.
     """
 
     def __init__(self, jobs: Jobs, program: Program, limit_bytes: int,
@@ -133,17 +133,21 @@ class Table:
         return tuple(each for each in made if each is not None) if all(made) else None
 
     def _check(self) -> Search:
-        """Traces a scaled micro-batch at the edge: the largest that runs, or the next one. Where that differs, all are traced."""
-        batch = self.best if self.best not in self.traced else self.best + 1
-        if batch not in self._other_rows():
-            return
-        scaled = self.rows[batch].worst
-        yield from self._trace(batch)
-        self.deviation = _deviation(scaled, self.rows[batch].worst)
-        if self.deviation > WITHIN:
-            self.deviation, self._scalings = 0, ()
-            self.rows = {each: found.amounts for each, found in self.traced.items()}
-        yield from self._edges()
+        """Traces the micro-batches at the edges: the largest that run, and those that do not. Where sizes are not linear, they
+        move; where they are far from it, nothing is scaled.
+        """
+        scaled = {batch: self.rows[batch].worst for batch in self._other_rows() if batch in self._at_edges()}
+        while scaled:
+            yield from self._trace(*scaled)
+            self.deviation = max(self.deviation, *(_deviation(row, self.rows[batch].worst) for batch, row in scaled.items()))
+            if self.deviation > WITHIN:
+                self.deviation, self._scalings = 0.0, ()
+                self.rows = {each: found.amounts for each, found in self.traced.items()}
+            yield from self._edges()
+            scaled = {batch: self.rows[batch].worst for batch in self._other_rows() if batch in self._at_edges()}
+
+    def _at_edges(self) -> Set[int]:
+        return {batch + more for batch in [*self.largest.values(), *self.smooth.values()] for more in (0, 1)}
 
     # ---- edges -------------------------------------------------------------------------------------------------------
 
@@ -189,7 +193,5 @@ class Table:
 
 
 def _deviation(scaled: Totals, traced_ones: Totals) -> float:
-    """The largest share by which totals differ; 1 where one runs and the other does not."""
-    if any((a is None) != (b is None) for a, b in zip(scaled[4:], traced_ones[4:])):
-        return 1.0
+    """The largest share by which bytes differ."""
     return max(abs(a - b) / max(1, b) for a, b in zip(scaled[:4], traced_ones[:4]))

@@ -29,18 +29,20 @@ def _command(monkeypatch, tmp_path):
 
 
 class Perceptron:
-    """A training whose sizes are linear in the batch; layers with a kernel that changes at `jump`, if it is given."""
+    """A training whose sizes are linear in the batch, but for sums of many rows (a mean, biases), which take temporaries of
+    sizes of their own. From `jump` on another kernel runs.
+    """
 
     ranks = 1
 
-    def __init__(self, layers=3, jump=None, keeps_gradients=False, biased=True):
-        self.layers, self.jump, self.keeps_gradients, self.biased = layers, jump, keeps_gradients, biased
+    def __init__(self, layers=3, jump=None, keeps_gradients=False, sums=True):
+        self.layers, self.jump, self.keeps_gradients, self.sums = layers, jump, keeps_gradients, sums
 
     def build(self):
         with torch.device("cuda"):
             model = torch.nn.Sequential(*(layer for _ in range(self.layers)
-                                          for layer in (torch.nn.Linear(WIDTH, 4 * WIDTH, self.biased), torch.nn.GELU(),
-                                                        torch.nn.Linear(4 * WIDTH, WIDTH, self.biased))))
+                                          for layer in (torch.nn.Linear(WIDTH, 4 * WIDTH, self.sums), torch.nn.GELU(),
+                                                        torch.nn.Linear(4 * WIDTH, WIDTH, self.sums))))
         return model, torch.optim.AdamW(model.parameters())
 
     def step(self, built, batch):
@@ -50,7 +52,8 @@ class Perceptron:
         x = torch.ones(1024 * batch, WIDTH, device="cuda")
         if self.jump is not None and batch >= self.jump:
             x = x + 3 * x.double().mean(-1, keepdim=True).expand(-1, WIDTH * batch).sum(-1, keepdim=True).to(x.dtype)
-        model(x).pow(2).mean().backward()
+        result = model(x)
+        (result.pow(2).mean() if self.sums else result).backward(None if self.sums else torch.ones_like(result))
         optimizer.step()
         if not self.keeps_gradients:
             optimizer.zero_grad()
@@ -77,8 +80,9 @@ def one_by_one(training, limit, last):
     return rows, runs, smooth
 
 
-@pytest.mark.parametrize("training", [Perceptron(), Perceptron(jump=5), Perceptron(keeps_gradients=True)],
-                         ids=["linear", "another kernel from 5 on", "gradients kept"])
+@pytest.mark.parametrize("training", [Perceptron(sums=False), Perceptron(), Perceptron(jump=5),
+                                      Perceptron(keeps_gradients=True)],
+                         ids=["linear", "sums", "another kernel from 5 on", "gradients kept"])
 def test_search(training):
     """The rows and edges are those of a search without scaling."""
     limit = 700 << 20
@@ -87,16 +91,17 @@ def test_search(training):
     assert (table.largest, table.smooth) == (runs, smooth) and table.best >= 4
     for batch, amounts in table.rows.items():
         found, expected = amounts.totals[0], rows[batch]
+        assert found[3] == pytest.approx(expected[3], rel=WITHIN), f"micro-batch {batch}"
         if batch in table.traced:
             assert found == expected, f"micro-batch {batch}"
-        assert found[:4] == pytest.approx(expected[:4], rel=WITHIN), f"micro-batch {batch}"
-    assert table.is_scaled == (training.jump is None) and table.deviation <= WITHIN
-    assert table.best in table.traced
+    edges = [*table.largest.values(), *table.smooth.values()]
+    assert {batch + more for batch in edges for more in (0, 1)} - {0} <= set(table.traced)
+    assert table.deviation <= WITHIN and (table.is_scaled or training.sums)
 
 
 def test_scaled_recordings():
     """Each event of a scaled recording is that of a traced one."""
-    program = Program(Perceptron(biased=False))  # sums of biases' gradients take temporaries of their own sizes
+    program = Program(Perceptron(sums=False))
     recordings = {batch: record(program, batch) for batch in (2, 3, 7)}
     line = scaling.Scaling.of(recordings[2], 2, recordings[3])
     assert scaling.same(line.at(7), recordings[7])
