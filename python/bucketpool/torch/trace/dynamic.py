@@ -8,6 +8,7 @@ import torch
 __all__ = ["counted"]
 
 aten = torch.ops.aten
+_broadcast: Any = torch.broadcast_shapes
 
 
 def counted(func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any], count: Callable[[Any], int]) -> Any:
@@ -16,7 +17,7 @@ def counted(func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any], count: Cal
         return _indices(args[0], count(args[0]))
     if func is aten.masked_select.default:
         tensor, mask = args
-        shape = torch.broadcast_shapes(tensor.shape, mask.shape)
+        shape = _broadcast(tensor.shape, mask.shape)
         return _empty(tensor, [count(mask) * shape.numel() // max(1, mask.numel())])
     if func is aten.index.Tensor:
         return func(args[0], _numbers(args[1], count))

@@ -602,7 +602,7 @@ class _Operators(_DispatchMode):
 
     def count_uses(self) -> None:
         """References to the first gradient of a sum in the engine, with those of the modes."""
-        x = torch.ones((), device="meta", requires_grad=True)
+        x: Any = torch.ones((), device="meta", requires_grad=True)
         (x * 2 + x * 3).backward()
 
     def _engine_asks(self) -> bool:

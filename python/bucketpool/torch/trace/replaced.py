@@ -50,7 +50,7 @@ def explained() -> Iterator[None]:
 def replaced(storages: Any) -> List[Tuple[Any, str, Any]]:
     """Replacements of attributes, for emulation.patched()."""
     return [(torch.utils, "swap_tensors", _converted), *_annotated(storages.recording), *_eager(storages.recording),
-            *_files(storages), *_left_out(), *ddp.replaced(storages.kinds.mark)]
+            *_files(storages), *_left_out(storages), *ddp.replaced(storages.kinds.mark)]
 
 
 def _converted(parameter: Any, converted: Any, swap: Callable[[Any, Any], None] = torch.utils.swap_tensors) -> None:
@@ -122,7 +122,7 @@ def _worker_loop(*arguments: Any, **named: Any) -> Any:
         return _WORKER_LOOP(*arguments, **named)
 
 
-def _left_out() -> List[Tuple[Any, str, Any]]:
+def _left_out(storages: Any) -> List[Tuple[Any, str, Any]]:
     """PyTorch's profiler of GPUs, which profiles the CPU only; others are refused in a sentence."""
     profile = torch.autograd.profiler.profile.__init__
 
@@ -130,8 +130,8 @@ def _left_out() -> List[Tuple[Any, str, Any]]:
         profile(self, *arguments, use_device=None if use_device == "cuda" else use_device, **named)
 
     def launched(self: Any, *_: Any, **__: Any) -> None:
-        raise Unsupported(f"{getattr(self, '__name__', 'a kernel')}: a kernel of Triton, which needs a GPU; choose an "
-                          "implementation in PyTorch's operators while you record")
+        raise Unsupported(f"{storages.place(getattr(self, '__name__', 'a kernel'))}: a kernel of Triton, which needs a "
+                          "GPU; choose an implementation in PyTorch's operators while you record")
 
     def lazy(*_: Any, **__: Any) -> None:
         raise Unsupported("lazy modules: PyTorch cannot make them on fake tensors; give the sizes of inputs")
