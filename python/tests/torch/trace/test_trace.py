@@ -438,6 +438,9 @@ def test_counted():
         assert known.nonzero().shape == (3, 1)  # values are known
     assert "sizes that depend on values: as record(nonzero=...) says" in recorded.notes
 
+    with trace.record(), pytest.raises(bp.Unsupported, match="size of its result depends on values"):
+        torch.where(torch.randn(8, device="cuda") > 0)  # a comparison is taken to be true, which decides no size
+
     class Router(nn.Module):
         def forward(self, x):
             return x.nonzero()
