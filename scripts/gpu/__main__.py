@@ -8,6 +8,7 @@ import shutil
 import sys
 
 import build
+import fit_run
 import fsdp2_run
 import machine
 import proof
@@ -16,7 +17,7 @@ import step_run
 import torch_run
 from parts import PREPARATIONS, Run
 
-RUNS = {"proof": proof.parts, "torch": torch_run.parts, "fsdp2": fsdp2_run.parts, "step": step_run.parts}
+RUNS = {"proof": proof.parts, "torch": torch_run.parts, "fsdp2": fsdp2_run.parts, "step": step_run.parts, "fit": fit_run.parts}
 USUAL_SECONDS = 540
 
 
@@ -70,7 +71,7 @@ def pattern(text):
 
 def parse(arguments):
     parser = argparse.ArgumentParser(prog="./check --gpu", description=__doc__)
-    parser.add_argument("run", nargs="?", choices=list(RUNS), default="proof", help="kernels and pools (default), PyTorch, PyTorch's FSDP2, or served steps")
+    parser.add_argument("run", nargs="?", choices=list(RUNS), default="proof", help="kernels and pools (default), PyTorch, PyTorch's FSDP2, served steps, or fit")
     parser.add_argument("--output", metavar="DIR", help="where results go (default: bench/results; of a rehearsal: the build folder's name with -results)")
     parser.add_argument("--seconds", type=float, default=USUAL_SECONDS, help=f"time of the whole run (default: {USUAL_SECONDS})")
     parser.add_argument("--build", metavar="DIR", default="build-gpu", help="build folder (default: build-gpu)")

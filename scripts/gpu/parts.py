@@ -13,7 +13,7 @@ import time
 import traceback
 import typing
 
-PREPARATIONS = ("build", "PyTorch")  # parts that others need
+PREPARATIONS = ("build", "PyTorch", "predictions")  # parts that others need
 RESERVE_SECONDS = 4  # of the budget: to end a part and write
 MIN_SECONDS = 3  # a part that would get less is not started
 

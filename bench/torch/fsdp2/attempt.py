@@ -28,27 +28,37 @@ def _child(function, arguments, pipe):
     os._exit(0)  # skips destructors: the state may be undefined
 
 
+class Attempt:
+    """A function that has been started in a forked process."""
+
+    def __init__(self, function, *arguments):
+        self.begin = time.monotonic()
+        self._pipe, theirs = _FORK.Pipe(duplex=False)
+        self._process = _FORK.Process(target=_child, args=(function, arguments, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def result(self, seconds):
+        """Ends it. Returns the error or None, the result or the traceback, and the seconds it took."""
+        try:
+            if not self._pipe.poll(max(0.0, seconds)):
+                error, result = f"{OUT_OF_TIME}: no answer for {seconds:.0f} s", None
+            else:
+                try:
+                    error, result = self._pipe.recv()
+                except EOFError:
+                    self._process.join(10)
+                    error, result = f"the process ended with {self._process.exitcode}", None
+        finally:
+            self._process.kill()
+            self._process.join()
+            self._pipe.close()
+        return error, result, time.monotonic() - self.begin
+
+
 def attempt(function, *arguments, seconds):
-    """Returns the error or None, the result or the traceback, and the seconds it took."""
-    begin = time.monotonic()
-    mine, theirs = _FORK.Pipe(duplex=False)
-    process = _FORK.Process(target=_child, args=(function, arguments, theirs), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        if not mine.poll(max(0.0, seconds)):
-            error, result = f"{OUT_OF_TIME}: no answer for {seconds:.0f} s", None
-        else:
-            try:
-                error, result = mine.recv()
-            except EOFError:
-                process.join(10)
-                error, result = f"the process ended with {process.exitcode}", None
-    finally:
-        process.kill()
-        process.join()
-        mine.close()
-    return error, result, time.monotonic() - begin
+    """Runs it to its end, as Attempt.result()."""
+    return Attempt(function, *arguments).result(seconds)
 
 
 def gpu_is_there():

@@ -23,7 +23,7 @@ class Program:
 
     - ranks: of the fake process group around them, 1: none
     - routings: names of assumptions on sizes that depend on values, of which `routing` is set to one before build()
-    - notes: what is assumed; parameters: their number, after build()
+    - device: "cuda" (the default) or "cpu"; notes: what is assumed; parameters: their number, after build()
     """
 
     def __init__(self, training: Any, capability: Tuple[int, int] = (9, 0), name: str = "",
@@ -78,7 +78,7 @@ def record(program: Program, batch: int, routing: str = "", steps: int = 2) -> R
         training = program.training
         if len(program.routings) > 1:
             training.routing = routing
-        with trace.record(device="cuda", capability=program.capability, frames=0, **program.hooks) as recorded:
+        with trace.record(device=getattr(training, "device", "cuda"), capability=program.capability, frames=0, **program.hooks) as recorded:
             built = training.build()
             for _ in range(steps):
                 recorded.step()
