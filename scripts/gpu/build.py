@@ -60,7 +60,7 @@ class Build:
     def libraries(self):
         """The shared libraries that the Python package loads."""
         paths = [os.path.relpath(t["filename"][0], self.folders[0]) for t in self._targets() if t["type"] == "shared library"]
-        return [path for path in paths if path.startswith("src/")]
+        return [path for path in paths if not path.startswith("tests/")]
 
     def command(self):
         """The command `bucketpool`, where the build has it (formats)."""

@@ -57,6 +57,7 @@ SHOWN = {"ranks": "ranks", "peak_torch_bytes": "PyTorch's peak", "peak_driver_by
          "waits_per_step": "waits a step", "covered_share": "share of communication covered", "freed_bytes": "freed", "gib_per_s": "GiB/s", "tokens_per_s": "tokens/s",
          "largest_batch": "largest batch", "smallest_that_fails": "smallest that fails", "limit_bytes": "limit",
          "pool_peak_bytes": "pool", "grad_made_in": "gradient made in",
+         "beside_bytes": "the driver's used beside PyTorch's reserved", "fit_reserve_bytes": "reserve of fit",
          "grad_dtype": "gradient stored as", "in_place": "in place", "registers": "registers", "dram_percent": "memory in % of its peak",
          "occupancy_percent": "warps in % of the most", "bytes": "bytes", "launches": "replays"}
 
@@ -98,6 +99,24 @@ def shape_rows(figures):
         copy = next((duration(row["ns_median"]) for name, row in rows.items() if name.startswith("copy")), "")
         cells = [f"{duration(row['ns_median'])} {row['bandwidth_fraction']:.3f}" if row else "" for row in map(rows.get, WAYS)]
         yield (shape, copy, *cells)
+
+
+FIT = "fit: "  # groups of a training, with a row for each allocator
+FIT_COLUMNS = ("TRAINING", "ALLOCATOR", "LARGEST BY FIT", "THAT RAN", "RESERVED BY FIT", "MEASURED", "OFF", "PEAK BY FIT", "MEASURED", "OFF", "RETRIES BY FIT",
+               "MEASURED")
+
+
+def fit_rows(figures):
+    """A line for each training and allocator: what fit says beside what was measured; sizes without a limit, retries in the limit."""
+    def amount(value, function=str):
+        return "" if value is None else function(value)
+
+    for row in figures:
+        pairs = [(row[f"fit_{what}_bytes"], row[measured], row[f"{what}_percent"])
+                 for what, measured in (("reserved", "torch_peak_reserved_bytes"), ("peak", "torch_peak_allocated_bytes"))]
+        yield (row["group"].removeprefix(FIT), row["name"], row["fit_largest"], row["largest_batch"],
+               *(text for said, seen, off in pairs for text in (amount(said, size), amount(seen, size), amount(off, "{:+.2f} %".format))),
+               amount(row["fit_retries"]), amount(row["num_alloc_retries"]))
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------------
@@ -149,7 +168,13 @@ def section(device, known):
     if shapes:
         text += "Log-probabilities, tokens x vocabulary: the time, and the bandwidth over that of the copy.\n\n"
         text += table(("LOGITS", "COPY OF ALL BYTES", *(way.upper() for way in WAYS)), shapes) + "\n"
-    rows = list(figure_rows({(row["group"], row["name"]): row for row in figures if not row["group"].startswith(LOGPROB)}.values()))
+    fits = [row for row in figures if "fit_largest" in row]
+    if fits:
+        limits = ", ".join(sorted({size(row["limit_bytes"]) for row in fits}))
+        text += f"Largest micro-batches in {limits}, by `bucketpool fit` and as they ran, and memory of the largest by fit.\n\n"
+        text += table(FIT_COLUMNS, fit_rows(fits)) + "\n"
+    others = {(row["group"], row["name"]): row for row in figures if not row["group"].startswith(LOGPROB) and "fit_largest" not in row}
+    rows = list(figure_rows(others.values()))
     if rows:
         text += table(("GROUP", "FIGURE", "MEDIAN", "RATIO", "OF COPY", "ALSO"), rows) + "\n"
     return text

@@ -255,6 +255,22 @@ class TablesTest(unittest.TestCase):
                       "1200 to 1980 MHz, usually 1900"):
             self.assertIn(piece, text)
 
+    def test_fit(self):
+        """What fit says beside what was measured; nothing where a training did not run."""
+        row = {"group": "fit: dense", "name": "default", "fit_largest": 15, "largest_batch": 16, "limit_bytes": 16 << 30, "fit_reserved_bytes": 15 << 30,
+               "torch_peak_reserved_bytes": 16 << 30, "reserved_percent": -6.25, "fit_peak_bytes": 14 << 30, "torch_peak_allocated_bytes": 14 << 30,
+               "peak_percent": 0.0, "fit_retries": 0, "num_alloc_retries": 2}
+        none = {**row, "name": "expandable", "fit_largest": 0, "largest_batch": 0, **dict.fromkeys(
+            [key for key in row if key.endswith(("reserved_bytes", "allocated_bytes", "peak_bytes", "percent", "retries"))])}
+        document = {**HEAD, "commit": "abc", "parts": [{"name": "edge dense", "outcome": "passed", "figures": [row, none]},
+                                                       {"name": "context and libraries", "outcome": "passed", "figures": [
+                                                           {"group": "fit: beside", "name": "context", "beside_bytes": 1 << 29}]}]}
+        text = tables.page([document])
+        for piece in ("in 16.00 GiB, by `bucketpool fit`",
+                      "| dense | default | 15 | 16 | 15.00 GiB | 16.00 GiB | -6.25 % | 14.00 GiB | 14.00 GiB | +0.00 % | 0 | 2 |",
+                      "| dense | expandable | 0 | 0 |  |  |  |  |  |  |  |  |", "| fit: beside | context |  |  |  | the driver's used beside PyTorch's reserved 0.50 GiB |"):
+            self.assertIn(piece, text)
+
     def test_newest_outcome_of_each_part(self):
         def document(day, *parts):
             return {**HEAD, "date": f"2026-01-0{day}", "commit": f"of day {day}",

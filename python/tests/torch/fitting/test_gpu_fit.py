@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rehearsal of `./check --gpu fit` on the CPU, and its limits on PyTorch's CUDA allocator over the emulated runtime."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+sys.path[:0] = [os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "steps")]
+
+from devices import cpu_only
+from places import ROOT
+from rehearsal import BUILD, rehearsed
+from test_served_cuda import SETTINGS, run
+
+sys.path.append(os.path.join(ROOT, "bench", "torch", "fit"))
+
+import edges  # noqa: E402
+
+pytest.importorskip("transformers")
+pytestmark = cpu_only("a rehearsal without a GPU")
+SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "limited_cuda.py")
+EXAMPLE = os.path.join(ROOT, "examples", "files", "llama_steps.pickle")
+MIB = 1 << 20
+
+
+def test_parts():
+    names = list(rehearsed("fit")[0])
+    assert names[:6] == ["build", "PyTorch", "predictions", "edge dense", "edge fsdp2", "context and libraries"]
+    assert set(names[3:5] + names[6:]) == {f"edge {case}" for case in edges.CASES}
+
+
+@pytest.mark.parametrize("case", edges.CASES)
+def test_edge(case):
+    """Trainings that run with values: the largest micro-batch by fit runs, one more does not, and the peak is that of fit."""
+    part = rehearsed("fit")[0][f"edge {case}"]
+    passed = [check["name"] for check in part["checks"]]
+    for row in part["figures"]:
+        name, largest = row["name"], row["fit_largest"]
+        assert row["largest_batch"] == largest > 1 and row["smallest_that_fails"] == largest + 1
+        assert abs(row["peak_percent"]) <= 1 and row["torch_peak_allocated_bytes"] > edges.TOY_LIMIT / 2
+        assert {f"{name}: micro-batch {largest} runs", f"{name}: micro-batch {largest + 1} does not", f"{name}: weights are finite",
+                f"{name}: peak allocated within 1 %"} <= set(passed)
+    assert [row["name"] for row in part["figures"]] == list(edges.ALLOCATORS)
+
+
+def test_context():
+    rows = rehearsed("fit")[0]["context and libraries"]["figures"]
+    assert len(rows) == 5 and all(row["beside_bytes"] > 0 for row in rows)
+    assert sum("communicator" in row["name"] for row in rows) == 1
+
+
+# ---- PyTorch's allocator ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_limit(settings, tmp_path):
+    """Of runs.py: tensors of exactly the limit, 12 micro-batches, can be made, no more; the snapshot has the events of a run."""
+    limit, path = 12 * 60 * MIB, tmp_path / "free.pickle"
+    free, inside, second, first = (run("trained", batch, settings, script=SCRIPT, more=[str(most), file])
+                                   for batch, most, file in ((4, 0, str(path)), (4, limit, ""), (5, limit, ""), (12, limit, "")))
+    assert (free["outcome"], inside["outcome"]) == ("runs", "runs") and free["finite"] is True and free["after"] >= 0
+    assert [(each["outcome"], each["at"]) for each in (second, first)] == [("out of memory", "step 2"), ("out of memory", "step 1")]
+    assert "CUDA out of memory" in first["said"]
+    for each in (free, inside):
+        peak = each["counters"][-1]
+        assert peak["reserved_bytes"] == peak["peak_bytes"] == peak["requested_bytes"] == limit and peak["retries"] == 0
+    subprocess.run(["gunzip", f"{path}.gz"], check=True)
+    [device] = stepped(path)["devices"]
+    assert device["peak_bytes"] == limit
+
+
+def stepped(path, *options):
+    done = subprocess.run([os.path.join(BUILD, "tools", "bucketpool"), "step", "--json", *options, str(path)], capture_output=True, text=True,
+                          check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory):
+    """Names: recordings."""
+    folder = tmp_path_factory.mktemp("steps")
+    for name, *options in (("dense-fsdp", "--layers", "4", "--sequence", "2048"), ("dense-small", "--layers", "8", "--sequence", "1024")):
+        subprocess.run([sys.executable, os.path.join(ROOT, "examples", "trace_step.py"), name, *options, "--output", str(folder / name)],
+                       check=True, timeout=300, stdout=subprocess.DEVNULL)
+    return {"example": EXAMPLE, **{name: str(folder / name) for name in os.listdir(folder)}}
+
+
+@pytest.mark.parametrize("name", ["example", "dense-fsdp", "dense-small"])
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_model_of_limits(name, settings, recordings):
+    """`bucketpool step --limit` is PyTorch's allocator: what it reserves, when it fails, and how often it releases what it caches."""
+    path = recordings[name]
+    whole = stepped(path)["devices"][0]
+    peak, reserved = whole["peak_bytes"], whole[f"{settings}_bytes"]
+    seen = set()
+    for share in (-0.01, 0.05, 0.25, 0.5, 0.75, 1.0):
+        limit = int(peak + share * (reserved - peak)) // MIB * MIB
+        model = stepped(path, "--limit", str(limit))["devices"][0]["limit"][settings]
+        found = run("played", path, SETTINGS[settings], script=SCRIPT, more=[str(limit)], memory=200 << 30)
+        assert found["fails"] == bool(model["failures"]), (share, model, found)
+        if not found["fails"]:
+            assert found["retries"] == model["retries"], (share, model, found)
+        seen.add(found["fails"])
+    assert seen == {True, False}
