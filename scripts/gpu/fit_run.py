@@ -28,7 +28,7 @@ def parts(context):
 
 
 def predictions(context, python, path):
-    """What fit says, on this machine's processors or, before, on another machine's."""
+    """Asks fit, on this machine's processors, or copies the answers of another machine."""
     name = "predictions"
     if python.reason:
         return absent(name, python.reason)
@@ -39,10 +39,10 @@ def predictions(context, python, path):
             shutil.copyfile(carried, path)
             return "passed", f"{carried}, made before"
         if command is None:
-            return "skipped", f"neither {build.COMMAND} (formats) nor {CARRIED} is in {context.build.folders[0]}: bench/torch/fit/edges.py makes the latter"
+            return "skipped", f"{context.build.folders[0]} has neither {build.COMMAND} nor {CARRIED}, which bench/torch/fit/edges.py makes"
         document = document_path(running.run.folder, name)
         more = ["--rehearse"] if context.rehearse else []
         return outcome_of(*running.command([python.path, os.path.join("bench", "torch", "fit", "edges.py"), "--predictions", path, "--json", document,
-                                            "--device", python.device, *more], python.env(), document=document))
+                                            "--device", python.device, *more], python.env(PYTHONHASHSEED="0"), document=document))
 
     return Part(name, 120, function)

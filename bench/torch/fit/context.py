@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What contexts and libraries take of a GPU: the driver's used bytes less what PyTorch reserved, beside the reserves of `fit` (fitting/gpus.py).
+"""Measures contexts and libraries on a GPU: the driver's used bytes less PyTorch's reserved ones, beside the reserves of `fit` (fitting/gpus.py).
 
 usage: python3 bench/torch/fit/context.py --predictions FILE [--json FILE] [--device cpu --rehearse]
 

@@ -5,8 +5,8 @@ usage: python3 bench/torch/fit/edge.py CASE --predictions FILE [--snapshots FOLD
 
 FILE is made by edges.py. For each allocator a process imports PyTorch and forks three: the largest micro-batch without a limit, in the limit
 (torch.cuda.set_per_process_memory_fraction), and one more in the limit, all at the same time. Where fit is wrong, the next ones follow, up to
-three. --snapshots: the allocator's events of the run without a limit, CASE-ALLOCATOR.pickle.gz. Without an allocator, a rehearsal limits the
-bytes of tensors. Exits 0, 1 (a check failed) or 77 (nothing can run here)."""
+three. --snapshots: folder for the allocator's events of the run without a limit, fit-CASE.pickle.gz. Without an allocator, a rehearsal limits
+the bytes of tensors. Exits 0, 1 (a check failed) or 77 (nothing can run here)."""
 
 import argparse
 import fcntl
@@ -80,7 +80,8 @@ def of_allocator(options):
         print("PyTorch finds no GPU")
         return SKIPPED
     tries = Tries(options, case, document["limit_bytes"])
-    snapshot = os.path.join(options.snapshots, f"{options.case}-{options.allocator}.pickle") if options.snapshots else None
+    # the program requests the same from each allocator
+    snapshot = os.path.join(options.snapshots, f"fit-{options.case}.pickle") if options.snapshots and options.allocator == "default" else None
     with open(options.predictions, "rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the other allocator's process imports PyTorch meanwhile; the GPU has no room for both
         started = [tries.start(largest + 1), *([tries.start(largest), tries.start(largest, limited=False, snapshot=snapshot)] if largest else [])]

@@ -17,7 +17,9 @@ from test_served_cuda import SETTINGS, run
 
 sys.path.append(os.path.join(ROOT, "bench", "torch", "fit"))
 
+import edge  # noqa: E402
 import edges  # noqa: E402
+from report import Report  # noqa: E402
 
 pytest.importorskip("transformers")
 pytestmark = cpu_only("a rehearsal without a GPU")
@@ -50,6 +52,47 @@ def test_context():
     rows = rehearsed("fit")[0]["context and libraries"]["figures"]
     assert len(rows) == 5 and all(row["beside_bytes"] > 0 for row in rows)
     assert sum("communicator" in row["name"] for row in rows) == 1
+
+
+def test_wrong_predictions(tmp_path):
+    """Where one more runs, the next ones follow, and the check fails with the largest that ran."""
+    row = rehearsed("fit")[0]["edge dense"]["figures"][0]
+    with open(os.path.join(BUILD, "gpu-run", "fit", "predictions.json"), encoding="utf-8") as file:
+        document = json.load(file)
+    for name, off in (("default", -2), ("expandable", 1)):
+        document["cases"]["dense"]["allocators"][name]["largest"] += off
+    path, found = tmp_path / "predictions.json", tmp_path / "found.json"
+    path.write_text(json.dumps(document))
+    program = [sys.executable, os.path.join(os.path.dirname(edges.__file__), "edge.py"), "dense"]
+    done = subprocess.run([*program, "--predictions", path, "--json", found, "--device", "cpu", "--rehearse"], capture_output=True, text=True,
+                          timeout=600)
+    assert done.returncode == 1, done.stdout + done.stderr
+    largest, figures = row["fit_largest"], json.loads(found.read_text())["figures"]
+    assert [(each["largest_batch"], each["smallest_that_fails"]) for each in figures] == [(largest, largest + 1)] * 2
+    failed = {check["name"]: check["reason"] for check in json.loads(found.read_text())["checks"] if check["outcome"] == "failed"}
+    assert failed[f"default: micro-batch {largest - 1} does not"] == f"the largest that ran: {largest}"
+    assert f"expandable: micro-batch {largest + 1} runs" in failed
+
+
+@pytest.mark.parametrize("change, failing", [
+    ({}, []), ({"peak": 1.02}, ["peak allocated within 1 %"]), ({"reserved": 0.985}, ["reserved within 1 %"]),
+    ({"retries": 3}, ["retries in the limit only where fit says so"]), ({"inside": "out of memory"}, ["micro-batch 4 runs"]),
+    ({"more": "runs"}, ["micro-batch 5 does not"]), ({"finite": False}, ["weights are finite"]),
+    ({"more": "failed"}, ["all failures are out of memory", "micro-batch 5 does not"])], ids=str)
+def test_checks(change, failing):
+    """Figures of a GPU, of which one is changed."""
+    usual = {"peak": 1, "reserved": 1, "retries": 0, "inside": "runs", "more": "out of memory", "finite": True, **change}
+    counters = {"reserved_bytes": round(15e9 / usual["reserved"]), "peak_bytes": round(14e9 / usual["peak"]), "requested_bytes": 14 * 10**9, "retries": 0}
+    limited = {**counters, "retries": usual["retries"]}
+    tries = [{"batch": 4, "limited": False, "outcome": "runs", "finite": usual["finite"], "counters": [counters] * 3},
+             {"batch": 4, "limited": True, "outcome": usual["inside"], "said": "CUDA out of memory", "counters": [limited] * 3},
+             {"batch": 5, "limited": True, "outcome": usual["more"], "said": "an error", "counters": []}]
+    said = {"largest": 4, "rows": {"4": {"reserved_bytes": 15 * 10**9, "peak_bytes": 14 * 10**9, "retries": 0}}}
+    report = Report(None)
+    edge.compare(report, "dense", "default", said, tries, 16 << 30)
+    assert [check["name"] for check in report.document["checks"] if check["outcome"] == "failed"] == [f"default: {name}" for name in failing]
+    assert report.document["figures"][0]["peak_percent"] == pytest.approx(100 * (usual["peak"] - 1), abs=0.01)
+    assert len(report.document["checks"]) == 7 and not report.document["skipped"]
 
 
 # ---- PyTorch's allocator ---------------------------------------------------------------------------------------------
@@ -96,7 +139,7 @@ def test_model_of_limits(name, settings, recordings):
     whole = stepped(path)["devices"][0]
     peak, reserved = whole["peak_bytes"], whole[f"{settings}_bytes"]
     seen = set()
-    for share in (-0.01, 0.05, 0.25, 0.5, 0.75, 1.0):
+    for share in (-0.01, 0.25, 0.6, 1.0):
         limit = int(peak + share * (reserved - peak)) // MIB * MIB
         model = stepped(path, "--limit", str(limit))["devices"][0]["limit"][settings]
         found = run("played", path, SETTINGS[settings], script=SCRIPT, more=[str(limit)], memory=200 << 30)
