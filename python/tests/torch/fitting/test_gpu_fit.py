@@ -55,7 +55,7 @@ def test_context():
 
 
 def test_wrong_predictions(tmp_path):
-    """Where one more runs, the next ones follow, and the check fails with the largest that ran."""
+    """A micro-batch too few: the next ones follow, and the check fails with the largest that ran. One too many: the same downwards."""
     row = rehearsed("fit")[0]["edge dense"]["figures"][0]
     with open(os.path.join(BUILD, "gpu-run", "fit", "predictions.json"), encoding="utf-8") as file:
         document = json.load(file)
