@@ -37,7 +37,8 @@ static const option_row step_table[] = {
      "Keep memory of other streams than the main one free for so many events before its allocation; 0: no windows "
      "(default since the last allocation of its size)",
      OPTION_U32, FIELD(lead)},
-    {"limit", "SIZE", "Also play the models of PyTorch's allocators with so much memory: does the recording run in it?",
+    {"limit", "SIZE",
+     "Also play the models of PyTorch's allocators on a GPU with so much memory: does the recording run in it?",
      OPTION_OWN, .parse = parse_limit},
     {.kind = OPTION_HEADING, .text = "Output:", .group = 2},
     {"by", "GROUP", "Sum up what is live by place in the code, module, phase or kind (default place)", OPTION_CHOICE,

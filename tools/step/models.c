@@ -134,7 +134,7 @@ static bp_status play_limited(const step_answer *a, bp_play_options options, boo
     bp_play_result result = {0};
     options.reserved_bytes = NULL;
     options.settings.expandable_segments = expandable;
-    options.settings.limit_bytes = a->limit;
+    options.settings.device_bytes = a->limit;
     bp_status status = a->limit > 0 ? bp_play(a->trace, &options, &result) : BP_OK;
     *limited = (step_limited){.retries = result.counters.retries, .failures = result.counters.failures};
     return status;

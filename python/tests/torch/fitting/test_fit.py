@@ -76,7 +76,9 @@ def one_by_one(training, limit, last):
         runs[name] = max((batch for batch, count in retries.items() if count is not None), default=0)
         smooth[name] = max((batch for batch, count in retries.items() if count == 0), default=0)
         for batch, row in rows.items():
-            assert (retries[batch] == 0) == (getattr(row, name) <= limit) and (retries[batch] is not None or row.peak > 0.9 * limit)
+            assert retries[batch] == 0 or name == "expandable" or getattr(row, name) > limit  # its addresses depend on the GPU, too
+            assert getattr(row, name) <= limit or retries[batch] != 0
+            assert retries[batch] is not None or row.peak > 0.9 * limit
     return rows, runs, smooth
 
 
