@@ -87,7 +87,7 @@ def one_by_one(training, limit, last):
                          ids=["linear", "sums", "another kernel from 5 on", "gradients kept"])
 def test_search(training):
     """The rows and edges are those of a search without scaling."""
-    limit = (700 if training.sums else 1150) << 20
+    limit = (700 if training.sums else 560) << 20
     table = searched(training, limit)
     rows, runs, smooth = one_by_one(training, limit, table.best + 1)
     assert (table.largest, table.smooth) == (runs, smooth) and table.best >= 4
