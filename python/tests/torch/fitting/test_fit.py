@@ -21,13 +21,6 @@ from bucketpool.torch.fitting.search import WITHIN, Table
 WIDTH = 512
 
 
-@pytest.fixture(autouse=True)
-def _command(monkeypatch, tmp_path):
-    if "BUCKETPOOL_BUILD" in os.environ:
-        monkeypatch.setenv("BUCKETPOOL_COMMAND", os.path.join(os.environ["BUCKETPOOL_BUILD"], "tools", "bucketpool"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 class Perceptron:
     """A training whose sizes are linear in the batch, but for sums of many rows (a mean, biases), which take temporaries of
     sizes of their own. From `jump` on another kernel runs.
