@@ -104,7 +104,8 @@ def main(arguments: Sequence[str]) -> int:
         import torch
         import transformers
         torch.set_num_threads(1)
-        transformers.logging.set_verbosity_error()
+        logging: Any = transformers.logging
+        logging.set_verbosity_error()
         warnings.simplefilter("ignore")
     except ImportError as error:
         _say({"error": MISSING.format(error.name, sys.executable), "exit": 3})

@@ -20,7 +20,7 @@ Search = Generator[List["Job"], None, Any]  # yields what it waits for
 
 
 class Job:
-    """A function that runs in a process of its own; result() after it has ended."""
+    """A function that runs in a separate process; result() after it has ended."""
 
     def __init__(self, what: str, function: Callable[[], Any]) -> None:
         self.what, self._function = what, function
@@ -101,7 +101,8 @@ def _can_fork() -> bool:
     if process == 0:
         status = 1
         try:
-            torch.ones(1, requires_grad=True).sum().backward()
+            loss: Any = torch.ones(1, requires_grad=True).sum()
+            loss.backward()
             status = 0
         except RuntimeError:
             pass

@@ -55,7 +55,8 @@ class Amounts(NamedTuple):
 
     @property
     def worst(self) -> Totals:
-        return Totals(*(None if None in values else max(values) for values in zip(*self.totals)))
+        worst: List[Any] = [None if None in values else max(values) for values in zip(*self.totals)]
+        return Totals(*worst)
 
 
 class Measured(NamedTuple):
@@ -123,7 +124,7 @@ def _evaluated(recording: Recording, limit_bytes: int) -> Dict[str, Any]:
 
 
 def traced(program: Program, batch: int, limit_bytes: int, repeats_itself: bool = False) -> Measured:
-    """Records two steps and measures; for a process of its own. repeats_itself: the second step follows from the first."""
+    """Records two steps and measures; for a separate process. repeats_itself: the second step follows from the first."""
     recordings = tuple(_recorded(program, batch, routing, repeats_itself) for routing in program.routings)
     notes = dict.fromkeys(getattr(program.training, "notes", []))
     for recorded in recordings:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of fits use the command of the build, and a cache of their own."""
+"""Tests of fits use the command of the build, and a separate cache."""
 
 import os
 

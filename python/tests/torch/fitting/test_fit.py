@@ -22,8 +22,8 @@ WIDTH = 512
 
 
 class Perceptron:
-    """A training whose sizes are linear in the batch, but for sums of many rows (a mean, biases), which take temporaries of
-    sizes of their own. From `jump` on another kernel runs.
+    """A training whose sizes are linear in the batch, but for sums of many rows (a mean, biases), which take temporaries whose
+    sizes are not. From `jump` on another kernel runs.
     """
 
     ranks = 1
@@ -117,7 +117,7 @@ def test_repeated_steps():
 
 
 def test_another_limit():
-    """What one table has traced serves another one of the same program."""
+    """A table uses the traces of another one of the same program."""
     first = searched(Perceptron(), 700 << 20)
     jobs = Jobs(2)
     second = Table(jobs, Program(Perceptron()), 1000 << 20, first.traced)
@@ -279,7 +279,7 @@ def started(**options):
 
 
 def test_lines(tmp_path):
-    """What the command starts: progress, then the document; again, from the cache; errors as a line."""
+    """The program that the command starts prints progress, then the document; again, from the cache; errors as a line."""
     config = tmp_path / "tiny" / "config.json"
     config.parent.mkdir()
     config.write_text(json.dumps(CONFIG))
