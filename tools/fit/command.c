@@ -64,7 +64,7 @@ static const option_row fit_table[] = {
     {"no-reshard", NULL, "fsdp2: keep parameters gathered from forward to backward", OPTION_UNFLAG, FIELD(reshard),
      .applies = TRAINING},
     {.kind = OPTION_HEADING, .text = "GPU:", .group = 2},
-    {"gpu", "NAME", "The GPU: h100, h200, b200, a100, a100-40gb, l40s, rtx4090, ... (default h100)", OPTION_TEXT,
+    {"gpu", "NAME", "The GPU: h100, h200, b200, a100-80, a100-40, l40s, rtx4090, ... (default h100)", OPTION_TEXT,
      FIELD(gpu), .applies = TRAINING},
     {"memory", "SIZE", "Its memory, such as 80g, in place of a name", OPTION_OWN, .parse = parse_memory,
      .applies = TRAINING},

@@ -32,11 +32,11 @@ class Gpu(NamedTuple):
         return self.bytes - self.reserve_bytes
 
 
-GPUS = {  # title, GiB, capability
+GPUS = {  # title, GiB, capability; the names are those of `bucketpool plan --gpu`
     "h100": ("H100 80GB", 79.10, (9, 0)),
     "h200": ("H200", 139.72, (9, 0)),
-    "a100": ("A100 80GB", 79.14, (8, 0)),
-    "a100-40gb": ("A100 40GB", 39.38, (8, 0)),
+    "a100-80": ("A100 80GB", 79.14, (8, 0)),
+    "a100-40": ("A100 40GB", 39.38, (8, 0)),
     "b200": ("B200", 178.35, (10, 0)),
     "l40s": ("L40S", 44.39, (8, 9)),
     "a6000": ("RTX A6000", 47.41, (8, 6)),
