@@ -395,7 +395,12 @@ class BuildTest(unittest.TestCase):
             with open(os.path.join(info, "intro-tests.json"), "w", encoding="utf-8") as file:
                 json.dump([{"name": "gpu-t", "suite": ["bucketpool:gpu"], "cmd": ["/build/tests/t", "/src/data"],
                             "env": {"FAKE": "kernels=/build/src/libx.so", "PATHS": "/build/src:/src:/usr/src", "OTHER": "/srcs"}}], file)
+            targets = [("src/liba.so.1", "shared library"), ("clients/b/libb.so.1", "shared library"), ("tests/fakes/libc.so.1", "shared library"),
+                       ("src/libd.a", "static library"), ("tools/bucketpool", "executable")]
+            with open(os.path.join(info, "intro-targets.json"), "w", encoding="utf-8") as file:
+                json.dump([{"filename": [f"/build/{path}"], "type": kind} for path, kind in targets], file)
             made = build.Build(folder, False, True, False)
+            self.assertEqual((made.libraries(), made.command()), (["src/liba.so.1", "clients/b/libb.so.1"], ["tools/bucketpool"]))
             self.assertEqual(made.tests(), {"t": ("tests/t", [os.path.join(SOURCE, "data")],
                                                   {"FAKE": f"kernels={folder}/src/libx.so", "PATHS": f"{folder}/src:{SOURCE}:/usr/src",
                                                    "OTHER": "/srcs"})})
