@@ -3,9 +3,9 @@
 
 usage: python3 bench/torch/fit/edge.py CASE --predictions FILE [--snapshots FOLDER] [--json FILE] [--device cpu --rehearse]
 
-FILE is made by edges.py. For each allocator a process imports PyTorch and forks three: the largest micro-batch without a limit, in the limit
-(torch.cuda.set_per_process_memory_fraction), and one more in the limit, all at the same time. Where fit is wrong, the next ones follow, up to
-three. --snapshots: folder for the allocator's events of the run without a limit, fit-CASE.pickle.gz. Without an allocator, a rehearsal limits
+FILE is made by edges.py. For each allocator a process imports PyTorch and forks three: the largest micro-batch without a limit, in the limit,
+and one more in the limit; all at the same time by torch.cuda.set_per_process_memory_fraction, and for expandable segments one after the other on
+a GPU with so much free memory. Where fit is wrong, the next ones follow, up to three. --snapshots: folder for the allocator's events of the run without a limit, fit-CASE.pickle.gz. Without an allocator, a rehearsal limits
 the bytes of tensors. Exits 0, 1 (a check failed) or 77 (nothing can run here)."""
 
 import argparse
@@ -84,8 +84,11 @@ def of_allocator(options):
     snapshot = os.path.join(options.snapshots, f"fit-{options.case}.pickle") if options.snapshots and options.allocator == "default" else None
     with open(options.predictions, "rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the other allocator's process imports PyTorch meanwhile; the GPU has no room for both
-        started = [tries.start(largest + 1), *([tries.start(largest), tries.start(largest, limited=False, snapshot=snapshot)] if largest else [])]
-        answers = [tries.end(each) for each in reversed(started)]
+        asked = [(largest, False, snapshot), (largest, ), (largest + 1, )] if largest else [(largest + 1, )]
+        if options.allocator == "expandable" and options.device == "cuda":  # its limit is on the whole GPU
+            answers = [tries.end(tries.start(*each)) for each in asked]
+        else:
+            answers = [tries.end(each) for each in [tries.start(*each) for each in asked]]
         more, runs_there = answers[-1], answers[-2] if largest else True
         batch = largest + 2 if more else largest - 1
         while 0 < batch <= largest + 1 + BEYOND and batch >= largest - BEYOND and (more or runs_there is False):

@@ -2,6 +2,8 @@
 """Runs a training of `bucketpool fit` with values, on a GPU or a CPU, within a memory limit: edge.py and context.py use it in forked processes."""
 
 import contextlib
+import ctypes
+import gc
 import gzip
 import os
 import sys
@@ -31,10 +33,26 @@ class Gpu:
     def __init__(self):
         torch.cuda.init()
 
-    def limit(self, limit_bytes):
-        """For PyTorch's allocator."""
-        total = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, (limit_bytes + ROUNDING) / total), 0)
+    def limit(self, limit_bytes, warm_up=lambda: None):
+        """For PyTorch's allocator. Expandable segments map parts of segments, which the memory fraction counts as whole ones: the rest of the GPU
+        is allocated instead, by the driver, when warm_up() has loaded libraries and kernels. No other process may allocate then."""
+        if "expandable_segments:True" not in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""):
+            total = torch.cuda.get_device_properties(0).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, (limit_bytes + ROUNDING) / total), 0)
+            return
+        warm_up()
+        gc.collect()
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(0)
+        free, _ = torch.cuda.mem_get_info(0)
+        rest, address = (free + self.reserved_bytes() - limit_bytes) >> 21 << 21, ctypes.c_uint64()
+        if rest < 0:
+            raise RuntimeError(f"{free} bytes of the GPU are free, and the limit is {limit_bytes}")
+        status = ctypes.CDLL("libcuda.so.1").cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(rest)) if rest else 0
+        if status != 0:
+            raise RuntimeError(f"cuMemAlloc of {rest} bytes: {status}")
 
     @contextlib.contextmanager
     def recorded(self, path):
@@ -79,7 +97,8 @@ class Cpu:
         torch.set_num_threads(1)
         self._profiler = None
 
-    def limit(self, limit_bytes):
+    def limit(self, limit_bytes, warm_up=lambda: None):
+        warm_up()
         self._limit = limit_bytes
 
     @contextlib.contextmanager
@@ -138,7 +157,7 @@ def _fill(model):
 def train(device, options, batch, limit_bytes=None, steps=STEPS, snapshot=None, after=lambda: None):
     """Steps of a training. Returns the counters after each, or says when memory ran out. after: called while the training lives."""
     if limit_bytes is not None:
-        device.limit(limit_bytes)
+        device.limit(limit_bytes, lambda: train(device, options, 1, steps=1))
     training, counters, at = edges.training_of(options, device.name), [], "the construction"
     if training.ranks > 1:
         dist.init_process_group("fake", rank=0, world_size=training.ranks, store=FakeStore())
@@ -160,6 +179,9 @@ def train(device, options, batch, limit_bytes=None, steps=STEPS, snapshot=None, 
         if not device.is_out_of_memory(error):
             raise
         return {"outcome": "out of memory", "at": at, "said": str(error).split(". ", 1)[0][:300], "counters": counters}
+    finally:
+        if training.ranks > 1:
+            dist.destroy_process_group()
     local = next(built.model.parameters())
     local = local.to_local() if hasattr(local, "to_local") else local
     return {"outcome": "runs", "counters": counters, "finite": bool(torch.isfinite(local).all()), "after": after()}

@@ -42,6 +42,7 @@ class Steps:
 
     def build(self):
         self.number = 0
+        assert torch.cuda.memory_reserved() == 0  # after the warm-up, too
         return types.SimpleNamespace(model=types.SimpleNamespace(modules=lambda: [], parameters=lambda: iter([torch.ones(1)])))
 
     def step(self, _built, batch):

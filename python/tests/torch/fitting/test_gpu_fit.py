@@ -50,8 +50,8 @@ def test_edge(case):
 
 def test_context():
     rows = rehearsed("fit")[0]["context and libraries"]["figures"]
-    assert len(rows) == 5 and all(row["beside_bytes"] > 0 for row in rows)
-    assert sum("communicator" in row["name"] for row in rows) == 1
+    assert len(rows) == 6 and all(row["beside_bytes"] > 0 for row in rows)
+    assert sum("communicator" in row["name"] for row in rows) == 2
 
 
 def test_wrong_predictions(tmp_path):
