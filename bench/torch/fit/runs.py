@@ -24,6 +24,7 @@ from bucketpool.torch.fitting import training as _trainings  # noqa: E402,F401: 
 from machine import process_bytes  # noqa: E402
 
 STEPS = 3
+STEPS_IN_LIMIT = 16  # as many as fit plays: retries leave other gaps each time
 ROUNDING = 4096  # added to limits, which are compared with multiples of 2 MiB: the fraction's rounding decides nothing
 
 
@@ -154,10 +155,11 @@ def _fill(model):
             buffer.zero_()
 
 
-def train(device, options, batch, limit_bytes=None, steps=STEPS, snapshot=None, after=lambda: None):
+def train(device, options, batch, limit_bytes=None, steps=None, snapshot=None, after=lambda: None):
     """Steps of a training. Returns the counters after each, or says when memory ran out. after: called while the training lives."""
     if limit_bytes is not None:
         device.limit(limit_bytes, lambda: train(device, options, 1, steps=1))
+    steps = steps or (STEPS_IN_LIMIT if limit_bytes is not None and device.name == "cuda" else STEPS)
     training, counters, at = edges.training_of(options, device.name), [], "the construction"
     if training.ranks > 1:
         dist.init_process_group("fake", rank=0, world_size=training.ranks, store=FakeStore())

@@ -16,6 +16,7 @@ from .scaling import repeated, repeats
 __all__ = ["ALLOCATORS", "Amounts", "Measured", "Program", "Totals", "command", "measure", "record", "traced"]
 
 ALLOCATORS = ("default", "expandable", "served")
+STEPS, EVENTS = 16, 400_000  # played, where a step needs retries: each leaves other gaps, and a later one may find no memory
 
 
 class Program:
@@ -36,7 +37,7 @@ class Program:
 class Totals(NamedTuple):
     """Bytes of the GPU with PyTorch's allocator as it is, with expandable segments, and with the step served at planned
     addresses; live bytes at the peak, rounded to 512, below which no allocator gets. Where the GPU has less, PyTorch
-    releases what it caches and tries again: how often in two steps, or None where that does not help.
+    releases what it caches and tries again: how often in two steps, or None where that does not help, in these or later ones.
     """
 
     default: int
@@ -104,19 +105,34 @@ def measure(recordings: Tuple[Recording, ...], limit_bytes: int) -> Amounts:
     totals, kinds = [], []
     for recording in recordings:
         device = _evaluated(recording, limit_bytes)
-        retries = [None if model["failures"] else model["retries"]
-                   for model in (device["limit"]["default"], device["limit"]["expandable"])]
+        retries = _retries(device)
+        if any(retries):
+            retries = [None if later is None else count for count, later in zip(retries, _later_retries(recording, limit_bytes))]
         totals.append(Totals(device["default_bytes"], device["expandable_bytes"], device["plan"]["total_bytes"],
                              device["peak_bytes"], *retries))
         kinds = [(each["kind"], each["bytes"]) for each in device["kinds"]]
     return Amounts(tuple(totals), tuple(kinds))
 
 
-def _evaluated(recording: Recording, limit_bytes: int) -> Dict[str, Any]:
+def _retries(device: Dict[str, Any]) -> List[Optional[int]]:
+    """With the default allocator and with expandable segments; None: an allocation fails."""
+    models = (device["limit"]["default"], device["limit"]["expandable"])
+    return [None if model["failures"] else int(model["retries"]) for model in models]
+
+
+def _later_retries(recording: Recording, limit_bytes: int) -> List[Optional[int]]:
+    """Of many steps, if they are like the second one."""
+    steps = max(3, min(STEPS, EVENTS // max(1, recording.event_count)))
+    longer = repeated(recording, steps) if repeats(recording) else None
+    return _retries(_evaluated(longer or recording, limit_bytes, "--work", "1", "--lead", "0"))
+
+
+def _evaluated(recording: Recording, limit_bytes: int, *options: str) -> Dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "recording.pickle")
         recording.write(path)
-        done = subprocess.run([command(), "step", "--json", "--limit", str(limit_bytes), path], capture_output=True, text=True, check=False)
+        done = subprocess.run([command(), "step", "--json", "--limit", str(limit_bytes), *options, path], capture_output=True, text=True,
+                              check=False)
     if done.returncode != 0:
         raise InternalError(f"bucketpool step --json: exit status {done.returncode}: {done.stderr.strip()[-300:]}")
     devices: List[Dict[str, Any]] = json.loads(done.stdout)["devices"]

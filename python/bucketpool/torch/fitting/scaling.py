@@ -68,8 +68,8 @@ class Scaling:
         return copy.new
 
 
-def repeated(recording: Recording) -> Optional[Recording]:
-    """A recording of one step, with a second one: the first without the allocations that it leaves behind.
+def repeated(recording: Recording, steps: int = 2) -> Optional[Recording]:
+    """The recording of a first step, with others: the first without the allocations that it leaves behind.
     None: the first frees what was made before it, so that a second one would free something else.
     """
     events, begin = recording._events, recording._steps[0]
@@ -86,7 +86,7 @@ def repeated(recording: Recording) -> Optional[Recording]:
     for number in range(end):
         copy.event(number)
     copy.new._annotations = [each for each in recording._annotations if each[0] < begin]
-    for _ in range(2):
+    for _ in range(steps):
         if copy.new._steps:
             places = []
             for number in range(begin, end):

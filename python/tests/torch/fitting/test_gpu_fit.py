@@ -19,6 +19,9 @@ sys.path.append(os.path.join(ROOT, "bench", "torch", "fit"))
 
 import edge  # noqa: E402
 import edges  # noqa: E402
+from bucketpool.torch.fitting import measured  # noqa: E402
+from bucketpool.torch.fitting.measured import Program, record  # noqa: E402
+from bucketpool.torch.fitting.scaling import repeated  # noqa: E402
 from report import Report  # noqa: E402
 
 pytest.importorskip("transformers")
@@ -148,3 +151,19 @@ def test_model_of_limits(name, settings, recordings):
             assert found["retries"] == model["retries"], (share, model, found)
         seen.add(found["fails"])
     assert seen == {True, False}
+
+
+def test_later_steps(tmp_path):
+    """In some limits two steps run with retries, and a later one finds no memory: fit says so, as PyTorch's allocator does."""
+    recording = record(Program(edges.training_of(edges.options_of("experts", False, tmp_path), "cuda")), 8)
+    longer, path = repeated(recording, 16), tmp_path / "steps.pickle"
+    longer.write(path)
+    peak, found = recording.peak_rounded_bytes >> 20 << 20, []
+    for limit in range(peak + 1024 * MIB, peak + 4096 * MIB, 128 * MIB):
+        two, many = (measured._retries(measured._evaluated(each, limit, "--work", "1", "--lead", "0"))[0] for each in (recording, longer))
+        assert measured.measure((recording, ), limit).totals[0].default_retries == (None if many is None else two)
+        if two is not None and many is None:
+            found.append(limit)
+    for limit in found[:1]:
+        assert run("played", path, SETTINGS["default"], script=SCRIPT, more=[str(limit)], memory=200 << 30)["fails"] is True
+    assert found
