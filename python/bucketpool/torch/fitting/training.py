@@ -162,12 +162,22 @@ class Training:
         divided = self.runtime == "fsdp2" or self.tp > 1
         with torch.device("meta" if divided else self.device):
             model = auto.from_config(self.config, attn_implementation=attention, dtype=self.weights)
+        self._check_positions(model)
         if self.checkpointing:
             enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
             enable({"use_reentrant": False})
         if any("mamba" in type(each).__name__.lower() for each in model.modules()):
             self._note("Mamba layers: by PyTorch's operators, which take more memory than the kernels of mamba-ssm")
         return model.train()
+
+    def _check_positions(self, model: Any) -> None:
+        """Learned positions end with their table, which recordings without values do not notice."""
+        longest = getattr(self.config, "max_position_embeddings", None)
+        if longest and self.sequence > longest and any(
+                isinstance(each, torch.nn.Embedding) and longest <= each.num_embeddings <= longest + 2
+                for each in model.modules()):
+            raise InvalidArgument(f"sequence: {self.sequence} tokens, but the model has learned positions for {longest}; "
+                                  f"pass sequence {longest} or less")
 
     def build(self) -> Any:
         """The model and its optimizer."""

@@ -242,5 +242,9 @@ def test_refused_models(written, tmp_path):
         Training({"model": written(dict(model_type="unheard", auto_map={}))})
     with pytest.raises(bp.Unsupported, match="'jamba': .* token by token, too many operators for 4096 tokens; pass"):
         Training({"model": os.path.join(MODELS, "Jamba-1.5-Mini")})
+    learned = dict(model_type="gpt2", n_layer=1, n_embd=64, n_head=2, vocab_size=512)
+    with pytest.raises(bp.InvalidArgument, match="2048 tokens, but the model has learned positions for 1024; pass"):
+        recorded(written(learned), sequence=2048)
+    recorded(written(learned), sequence=1024)
     with pytest.raises(bp.Unsupported, match="'vit': transformers has no causal language model"):
         recorded(written(dict(model_type="vit")))
