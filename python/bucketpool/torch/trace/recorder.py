@@ -680,6 +680,7 @@ def recorded(recording: Recording, options: Options) -> Iterator[None]:
         places += emulation.torch_cuda(recording, storages.streams, options.capability, 80 << 30,
                                        storages.empty_cache)
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
+        warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # deepcopy looks at it
         stack.callback(storages.forget)
         stack.callback(recording._finish)
         stack.enter_context(emulation.patched(places))

@@ -453,6 +453,18 @@ def test_counted():
             nn.Sequential(Router())(torch.randn(4, device="cuda"))
 
 
+def test_copies_are_silent(recwarn):
+    """deepcopy asks fake tensors for their address, of which PyTorch warns."""
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with trace.record(device="cuda"):
+            copy.deepcopy(nn.Linear(64, 64, device="cuda"))
+    finally:
+        torch.set_warn_always(always)
+    assert not [each for each in recwarn if "FakeTensor" in str(each.message)]
+
+
 def test_kinds_of_copies():
     """Copied, converted modules and those of the meta device; an optimizer inside backward; master weights."""
     with trace.record(device="cuda") as recorded:
