@@ -136,6 +136,9 @@ class Documents(InFolder):
         verdict, _, heading, gpu, *_ = self.printed(document).splitlines()
         self.assertEqual(verdict, "fits: micro-batch 4 with expandable segments and served (bucketpool.torch.steps), 3 with the default")
         self.assertEqual((heading, gpu[:11]), ("Llama-3.1-8B", "H100 80GB: "))
+        path = self.write(json.dumps(document))
+        line = run("fit", path, path).stdout.splitlines()[1]
+        self.assertEqual(line.split()[:3], ["Llama-3.1-8B", "H100", "80GB"])  # neither parameters nor sequence
 
         def checkpointed(document):
             document["tables"].reverse()
@@ -293,6 +296,7 @@ class Processes(InFolder):
             file.write(b"\x80\x04.")
         self.refused(run("fit", self.path("x.pickle"), env=env), 2, "no config.json")
         self.refused(run("fit", self.path("folder"), env=env), 2, "no config.json")
+        self.refused(run("fit", self.path("absent.json"), env=env), 2, "absent.json: No such file or directory")
         self.refused(run("fit", "Llama-3.1-8b", env=env), 2, 'did you mean "Llama-3.1-8B"?')
         self.refused(run("fit", env=env), 2, "fit: no model given")
         for words, message in ((("--memory", "80g", "--gpu", "h100"), "--memory and --gpu"), (("--memory", "80"), "less than 1 MiB"),

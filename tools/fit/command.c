@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `bucketpool fit`: the largest micro-batch of a training that fits on a GPU. */
+#include <errno.h>
 #include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "fit/fit.h"
 #include "plan/analysis.h"
@@ -201,7 +203,10 @@ static int find_config(const char *given, char **config, char name[NAME_MAX + 1]
     const char *known = NULL;
     CLI_TRY(models_find(given, &found, &known));
     *config = config_at(found);
+    int absent = *config == NULL && access(found, F_OK) != 0 ? errno : 0;
     free(found);
+    if (absent != 0)
+        return cli_fail(EXIT_BAD_INPUT, "%.300s: %s", given, strerror(absent));
     if (*config == NULL)
         return cli_fail(EXIT_BAD_INPUT, "%.300s: no config.json; fit builds the model from it with transformers",
                         given);

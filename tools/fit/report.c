@@ -466,7 +466,7 @@ int fit_report_all(bp_fit_file *const *answers, size_t count, const fit_options 
     sheet_add_columns(&s, "MODEL|>PARAMETERS|GPU|>SEQUENCE|>DEFAULT|>EXPANDABLE|>SERVED|>FULL CHECKPOINTING|VERDICT");
     for (size_t i = 0; i < count; i++) {
         const bp_fit_info *info = bp_fit_file_get_message(answers[i])->fit;
-        sheet_add_row(&s, info->model, cli_count(info->parameters), info->gpu,
+        sheet_add_row(&s, info->model, info->parameters > 0 ? cli_count(info->parameters) : "", info->gpu,
                       info->sequence > 0 ? grouped(info->sequence) : "", NULL);
         for (unsigned t = 0; t < BP_FIT_ALLOCATORS; t++)
             sheet_add_cell(&s, largest_text(info->tables[0].largest[t]));
