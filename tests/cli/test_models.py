@@ -97,8 +97,8 @@ class Hub(Named):
     def test_not_found(self):
         result = self.run_command("plan", "meta-llama/Llama-3.1-8C", HF_HOME=self.path("elsewhere"))
         self.refused(result, 2, "not a bundled model (searched in ", os.path.realpath(MODELS),
-                     f"the hub's cache ({self.path('elsewhere')}/hub/models--meta-llama--Llama-3.1-8C)",
-                     'did you mean "meta-llama/Llama-3.1-8B"?')
+                     f"the hub's cache ({self.path('elsewhere')}/hub/models--meta-llama--Llama-3.1-8C); "
+                     "fetch it with `hf download meta-llama/Llama-3.1-8C config.json`; ", 'did you mean "meta-llama/Llama-3.1-8B"?')
         self.refused(self.run_command("plan", "someone/Llama-3.1-8B"), 2, "someone/Llama-3.1-8B: No such file")
 
     def test_hostile_caches(self):

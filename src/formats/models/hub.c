@@ -218,8 +218,9 @@ bp_status bp_model_find(const char *name, const char *folders, char *path, size_
         return bp_fail(
             BP_ERR_IO,
             "%.200s: No such file or directory, and not a bundled model (searched in %.150s), nor with a config.json "
-            "in the hub's cache (%.200s)",
-            name, folders != NULL ? folders : "no folder", cache);
+            "in the hub's cache (%.200s)%s%.200s%s",
+            name, folders != NULL ? folders : "no folder", cache, is_plain ? "" : "; fetch it with `hf download ",
+            is_plain ? "" : name, is_plain ? "" : " config.json`");
     if (!has)
         return bp_fail(BP_ERR_IO, "%.200s: No such file or directory, and not a bundled model (searched in %.250s)",
                        name, folders != NULL ? folders : "no folder");
