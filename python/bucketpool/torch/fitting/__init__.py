@@ -14,7 +14,7 @@
         optimizer.zero_grad()
 
     answer = fit(build, step, gpu="h100")
-    print(answer.largest)          # {"default": 310000, "expandable": ..., "served": ...}
+    print(answer.largest)          # {"default": 335872, "expandable": ..., "served": ...}
     print(answer.report())         # what `bucketpool fit` prints
 
 `bucketpool fit MODEL` does so for models of transformers (training.py). docs/guides/fit.md describes both.

@@ -12,7 +12,8 @@ from .scaling import Scaling
 __all__ = ["Table"]
 
 LISTED = 8  # so many micro-batches are all listed
-MOST = 1 << 16
+MOST = 1 << 24
+EXACT = 512  # smaller micro-batches are each tried; those above in steps of 1/256 or less
 WITHIN = 0.01  # temporaries of some kernels are not linear in the micro-batch
 
 
@@ -36,11 +37,13 @@ class Table:
         self._jobs = jobs
         self._scalings: Tuple[Scaling, ...] = ()  # of each routing, from micro-batch _first on
         self._first = 1
+        self._is_one = False
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
     def one(self, batch: int) -> Search:
         """This micro-batch alone."""
+        self._is_one = True
         yield from self._trace(batch)
         self.largest = {name: batch if self._runs(name, batch) else 0 for name in ALLOCATORS}
         self.smooth = {name: batch if self._is_smooth(name, batch) else 0 for name in ALLOCATORS[:2]}
@@ -84,7 +87,10 @@ class Table:
 
     @property
     def notes(self) -> List[str]:
-        return list(dict.fromkeys(note for each in self.traced.values() for note in each.notes))
+        found = list(dict.fromkeys(note for each in self.traced.values() for note in each.notes))
+        if max(self.largest.values(), default=0) >= EXACT and not self._is_one:
+            found.append(f"micro-batches from {EXACT:,} on were tried in steps of 1/256 or less, up to {MOST:,}")
+        return found
 
     def _named(self, batch: int) -> str:
         name = self.program.name
@@ -147,7 +153,8 @@ class Table:
             scaled = {batch: self.rows[batch].worst for batch in self._other_rows() if batch in self._at_edges()}
 
     def _at_edges(self) -> Set[int]:
-        return {batch + more for batch in [*self.largest.values(), *self.smooth.values()] for more in (0, 1)}
+        edges = [*self.largest.values(), *self.smooth.values()]
+        return {*edges, *map(_next, edges)}
 
     # ---- edges -------------------------------------------------------------------------------------------------------
 
@@ -165,14 +172,22 @@ class Table:
             self.smooth[name] = yield from self._edge(functools.partial(self._is_smooth, name), name)
 
     def _edge(self, fits: Callable[[int], bool], bytes_of: str) -> Generator[List[Job], None, int]:
-        """Narrows from the rows that are there; guesses lie on the line through the nearest two. bytes_of: what decides."""
+        """Narrows from the rows that are there: guesses lie on the line through the nearest two, or in the middle where that
+        did not halve the range. bytes_of: what decides.
+        """
+        before = 0
         while True:
             known = sorted(self.rows)
             low = max((each for each in known if fits(each)), default=0)
             high = min((each for each in known if each > low), default=None)
-            if high == low + 1 or low >= MOST:
+            if high == _next(low) or low >= MOST:
                 return low
-            yield from self.row(self._guess(bytes_of, low, high, known))
+            if high is not None and 0 < before < 2 * (high - low):
+                guess = (low + high) // 2
+            else:
+                guess = self._guess(bytes_of, low, high, known)
+            before = high - low if high is not None else 0
+            yield from self.row(max(_next(low), guess - guess % _step(guess)))
 
     def _guess(self, bytes_of: str, low: int, high: Optional[int], known: List[int]) -> int:
         pair = known[-2:] if high is None or low == 0 else [low, high]
@@ -184,12 +199,22 @@ class Table:
 
     def _fill(self) -> Search:
         """Rows up to the first that fits no allocator, if they are few."""
-        last = self.best + 1
+        last = _next(self.best)
         if last <= LISTED and (self._scalings or last <= 3):
             for batch in range(1, last + 1):
                 yield from self.row(batch)
         if last in self.rows:
             self.rows = {batch: each for batch, each in sorted(self.rows.items()) if batch <= last}
+
+
+def _step(batch: int) -> int:
+    """A power of two."""
+    return 1 if batch < EXACT else 2 << batch.bit_length() - EXACT.bit_length()
+
+
+def _next(batch: int) -> int:
+    """The next micro-batch that is tried."""
+    return batch + _step(batch)
 
 
 def _deviation(scaled: Totals, traced_ones: Totals) -> float:

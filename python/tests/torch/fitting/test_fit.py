@@ -15,8 +15,8 @@ import bucketpool
 from bucketpool.torch import fit
 from bucketpool.torch.fitting import cache, gpus, scaling
 from bucketpool.torch.fitting.jobs import Jobs
-from bucketpool.torch.fitting.measured import Program, measure, record, traced
-from bucketpool.torch.fitting.search import WITHIN, Table
+from bucketpool.torch.fitting.measured import Amounts, Program, Totals, measure, record, traced
+from bucketpool.torch.fitting.search import EXACT, MOST, WITHIN, Table
 
 WIDTH = 512
 
@@ -124,6 +124,41 @@ def test_another_limit():
     jobs.run([second.search()])
     alone = searched(Perceptron(), 1000 << 20)
     assert (second.largest, second.rows) == (alone.largest, alone.rows) and second.best > first.best
+
+
+class Steep(Table):
+    """Rows of a program with `slope` bytes for each sample, where allocators need more than lives at the peak."""
+
+    def __init__(self, limit, slope):
+        super().__init__(Jobs(1), Program(Perceptron()), limit)
+        self.slope = slope
+        for batch in (1, 2, 3):
+            assert not list(self.row(batch))
+
+    def row(self, batch):
+        peak = 1000 + self.slope * batch
+        runs = [0 if share * peak <= self.limit_bytes else None for share in (2, 1.25)]
+        self.rows.setdefault(batch, Amounts((Totals(2 * peak, peak * 5 // 4, peak, peak, *runs), ), ()))
+        yield from ()
+
+
+@pytest.mark.parametrize("limit", [100_000, 5_000_000, 3_000_000_000])
+def test_edges_far_away(limit):
+    """The number of rows is logarithmic, also where the line of peaks leads beyond the edge."""
+    table = Steep(limit, 1000)
+    assert not list(table._edges())
+    for name, share in (("default", 2), ("expandable", 1.25), ("served", 1)):
+        edge, found = int((limit / share - 1000) // 1000), table.largest[name]
+        assert found == edge if edge < EXACT else edge * 255 / 256 - 1 < found <= edge
+    assert len(table.rows) < 120
+    assert any("steps of" in note for note in table.notes) == (limit >= 1000 * EXACT)
+
+
+def test_edges_nowhere():
+    """A program that takes the same memory for any micro-batch."""
+    table = Steep(100_000, 0)
+    assert not list(table._edges())
+    assert set(table.largest.values()) == {MOST} and len(table.rows) < 40
 
 
 def test_nothing_fits():
