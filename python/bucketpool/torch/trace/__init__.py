@@ -22,8 +22,9 @@ from typing import Any, Callable, Iterator, Optional, Tuple
 
 from ...errors import InvalidArgument
 from .kernels import ATTENTION
-from .recorder import Options, recorded
+from .recorder import recorded
 from .recording import Allocation, Recording
+from .storages import Options
 
 __all__ = ["Allocation", "Recording", "record"]
 
