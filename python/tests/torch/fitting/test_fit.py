@@ -285,6 +285,8 @@ def test_cache(monkeypatch):
     assert key == cache.key_of({"dp": 8}, b"{}", None)
     assert len({key, cache.key_of({"dp": 4}, b"{}", None), cache.key_of({"dp": 8}, b"{} ", None),
                 cache.key_of({"dp": 8}, b"{}", __file__)}) == 4
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    assert cache.key_of({"dp": 8}, b"{}", None) != key
     assert cache.load(key) is None
     recording = cache.recording_path()
     with open(recording, "w", encoding="utf-8") as file:
@@ -299,6 +301,17 @@ def test_cache(monkeypatch):
         os.utime(os.path.join(cache.folder(), f"{number}.json"), (number, number))
     cache.store("last", {"shown": {"recording": None}, "is_cached": False})
     assert len(os.listdir(cache.folder())) == 3 and cache.load("last") is not None
+
+
+def test_cache_without_a_folder(monkeypatch, tmp_path):
+    """What cannot be cached is said before the search; a full disk costs no answer."""
+    monkeypatch.setattr(json, "dump", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    cache.store("full", {"shown": {"recording": None}, "is_cached": False})
+    assert os.listdir(cache.folder()) == []
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(bucketpool.FileError, match="set XDG_CACHE_HOME"):
+        cache.load("any")
 
 
 CONFIG = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 128,
