@@ -301,7 +301,8 @@ class Processes(InFolder):
         self.refused(run("fit", env=env), 2, "fit: no model given")
         for words, message in ((("--memory", "80g", "--gpu", "h100"), "--memory and --gpu"), (("--memory", "80"), "less than 1 MiB"),
                                (("--batch", "0"), "--batch: expected an integer"), (("--batch", "many"), "--batch: expected"),
-                               (("--reserve", "x"), "--reserve: expected a size"), (("--runtime", "fsdp"), 'did you mean "fsdp2"?')):
+                               (("--reserve", "x"), "--reserve: expected a size"), (("--runtime", "fsdp"), 'did you mean "fsdp2"?'),
+                               (("--optimizer", "adam"), '--optimizer: expected one of adamw, fused-adamw, ')):
             self.refused(run("fit", MODEL, *words, env=env), 2, message)
 
     def test_progress(self):

@@ -23,6 +23,8 @@ static const choice choices_runtime[] = {{"fsdp2", 0}, {"ddp", 1}, {"single", 2}
 static const choice choices_checkpointing[] = {{"none", 0}, {"full", 1}, {"auto", 2}, {0}};
 static const choice choices_dtype[] = {{"fp32", DTYPE_FP32}, {"bf16", DTYPE_BF16}, {0}};
 static const choice choices_loss[] = {{"labels", 0}, {"logprobs", 1}, {"bucketpool", 2}, {0}};
+static const choice choices_optimizer[] = {{"adamw", 0},    {"fused-adamw", 1}, {"loop-adamw", 2}, {"sgd", 3},
+                                           {"momentum", 4}, {"adafactor", 5},   {"adagrad", 6},    {0}};
 static const choice choices_batch[] = {{"auto", 0}, {0}};
 
 static int parse_memory(const char *name, const char *text, void *options)
@@ -86,7 +88,7 @@ static const option_row fit_table[] = {
      "the client (default labels)",
      OPTION_CHOICE, FIELD(loss), choices_loss, .applies = TRAINING},
     {"optimizer", "NAME", "adamw, fused-adamw, loop-adamw, sgd, momentum, adafactor or adagrad (default adamw)",
-     OPTION_TEXT, FIELD(optimizer), .applies = TRAINING},
+     OPTION_CHOICE, FIELD(optimizer), choices_optimizer, .applies = TRAINING},
     {"weights", "DTYPE", "Of parameters, gradients and optimizer state between steps: fp32 or bf16 (default fp32)",
      OPTION_CHOICE, FIELD(weights), choices_dtype, .applies = TRAINING},
     {"param-dtype", "DTYPE", "Of computation: gathered parameters and activations (default bf16)", OPTION_CHOICE,

@@ -11,10 +11,10 @@
 #include "shared/outputs.h"
 
 typedef struct fit_options {
-    int runtime, checkpointing, weights, param_dtype, reduce_dtype, loss;
+    int runtime, checkpointing, weights, param_dtype, reduce_dtype, loss, optimizer;
     uint32_t dp, ep, tp, sequence, layers;
     uint64_t batch, memory, reserve;
-    const char *gpu, *optimizer;
+    const char *gpu;
     bool reshard, fresh;
     const char *plot;
     bool json;

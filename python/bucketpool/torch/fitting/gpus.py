@@ -63,5 +63,6 @@ def find(name: Optional[str], memory: Optional[int], reserve: Optional[int], ran
         reserve = ALONE if ranks == 1 else WITH_NCCL
         source = "context and libraries" + (" with NCCL" if ranks > 1 else "") + ", measured on an H100"
     if reserve >= total:
-        raise InvalidArgument(f"{reserve} bytes of context and libraries leave nothing of the GPU's {total} bytes")
+        raise InvalidArgument(f"reserve: {reserve / GIB:.4g} GiB of context and libraries leave nothing of the GPU's "
+                              f"{total / GIB:.4g} GiB; pass less")
     return Gpu(title, total, reserve, source, capability)
