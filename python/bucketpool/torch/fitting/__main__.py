@@ -87,7 +87,9 @@ def _changes(options: Dict[str, Any], gpu: Any) -> List[Any]:
 
     found: List[Tuple[str, str, Dict[str, Any]]] = []
     if options["loss"] != "bucketpool":
-        found.append(("log-probabilities of the bucketpool client", "--loss bucketpool", {"loss": "bucketpool"}))
+        found.append(("a loss of the bucketpool client's log-probabilities", "--loss bucketpool", {"loss": "bucketpool"}))
+    if options["optimizer"] == "adamw":
+        found.append(("AdamW in one kernel", "--optimizer fused-adamw", {"optimizer": "fused-adamw"}))
     if options["runtime"] == "fsdp2":
         dp = 2 * options["dp"]
         found.append((f"shards on {dp} ranks", f"--dp {dp}", {"dp": dp}))
