@@ -19,8 +19,18 @@ DEFAULTS = {"dp": 1, "ep": 1, "tp": 1, "sequence": 4096, "checkpointing": "auto"
             "param_dtype": "bf16", "reduce_dtype": "fp32", "reshard": True, "loss": "labels"}
 
 
+_answers = sys.stdout
+
+
 def _say(line: Dict[str, Any]) -> None:
-    print(json.dumps(line), flush=True)
+    print(json.dumps(line), flush=True, file=_answers)
+
+
+def _keep_answers_apart() -> None:
+    """What code of models and libraries prints goes to standard error."""
+    global _answers
+    _answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
 
 
 def _answer(options: Dict[str, Any]) -> Dict[str, Any]:
@@ -100,6 +110,7 @@ def _changes(options: Dict[str, Any], gpu: Any) -> List[Any]:
 
 def main(arguments: Sequence[str]) -> int:
     """Exit status: 0, or that of the error. Prints lines of JSON."""
+    _keep_answers_apart()
     try:
         options = {name.replace("-", "_"): value for name, value in json.loads(arguments[0]).items()}
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # recordings compute next to nothing

@@ -326,8 +326,13 @@ def started(**options):
     return [json.loads(line) for line in done.stdout.splitlines()], done.returncode
 
 
-def test_lines(tmp_path):
-    """The program that the command starts prints progress, then the document; again, from the cache; errors as a line."""
+def test_lines(monkeypatch, tmp_path):
+    """The program that the command starts prints progress, then the document; again, from the cache; errors as a line.
+    Code of models prints elsewhere.
+    """
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\nos.register_at_fork(after_in_child=lambda: os.write(1, b'{not an answer\\n'))\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     config = tmp_path / "tiny" / "config.json"
     config.parent.mkdir()
     config.write_text(json.dumps(CONFIG))
