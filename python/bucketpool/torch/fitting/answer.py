@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
-from ...errors import FileError
+from ...errors import FileError, InvalidArgument, Unsupported
 from .gpus import Gpu
 from .jobs import Jobs, Search
 from .measured import ALLOCATORS, Amounts, Program, command
@@ -76,20 +76,24 @@ def explore(jobs: Jobs, gpu: Gpu, programs: Sequence[Program], changes: Callable
     were found.
     """
     tables = [Table(jobs, program, gpu.limit_bytes) for program in programs]
-    jobs.run([table.search() if batch is None else table.one(batch) for table in tables])
+    searches = [table.search() if batch is None else table.one(batch) for table in tables]
+    errors = jobs.run([searches[0], *map(_tried, searches[1:])])
+    failed = [(_CHECKPOINTING[table.program.name], error) for table, error in zip(tables, errors) if error]
+    tables = [table for table, error in zip(tables, errors) if not error]
     if chooses and tables[0].best == 0:
         tables.sort(key=lambda table: table.best == 0)
     table, others = tables[0], tables[1:]
     at, path = batch or max(1, table.best), keep()
     tried = changes(table.program.name)
     compared = [*others, *(Table(jobs, each.program, gpu.limit_bytes) for each in tried)]
-    jobs.run([each.row(at) for each in compared] + [_kept(jobs, table, at, path)])
+    errors = jobs.run([_tried(each.row(at)) for each in compared] + [_kept(jobs, table, at, path)])
     before = table.rows[at].worst
     found = [("expandable segments", "expandable_segments:True", before.expandable),
              ("served steps", "python -m bucketpool.torch.steps", before.served)]
     named = [(f"{_CHECKPOINTING[each.program.name]}", f"--checkpointing {each.program.name}") for each in others]
     named += [(each.change, each.option) for each in tried]
-    found += [(*names, each.rows[at].worst.default) for names, each in zip(named, compared)]
+    found += [(*names, each.rows[at].worst.default) for names, each, error in zip(named, compared, errors) if not error]
+    failed += [(change, error) for (change, _), error in zip(named, errors) if error]
     return {
         "parameters": next(iter(table.traced.values())).parameters,
         "tables": [_table(each) for each in tables],
@@ -97,8 +101,18 @@ def explore(jobs: Jobs, gpu: Gpu, programs: Sequence[Program], changes: Callable
                   "recording": path},
         "changes": [{"change": change, "option": option, "batch": at, "before_bytes": before.default, "after_bytes": after}
                     for change, option, after in sorted(found, key=lambda each: each[2])],
-        "notes": list(dict.fromkeys(note for each in (table, *others) for note in each.notes)),
+        "notes": list(dict.fromkeys(note for each in (table, *others) for note in each.notes))
+        + [f"{change}: not compared: {error}" for change, error in failed],
     }
+
+
+def _tried(search: Search) -> Search:
+    """The error of another way to train, which costs no answer; None: it can be recorded."""
+    try:
+        yield from search
+    except (InvalidArgument, Unsupported) as error:
+        return str(error)
+    return None
 
 
 def _kept(jobs: Jobs, table: Table, batch: int, path: str) -> Search:

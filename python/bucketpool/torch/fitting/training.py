@@ -56,7 +56,9 @@ def config_of(path: str, layers: int = 0) -> Any:
         for part in (fields, fields.get("text_config")):
             if isinstance(part, dict):
                 _keep_layers(part, layers)
-    config = configuration_auto.CONFIG_MAPPING[kind].from_dict(fields).get_text_config()
+    whole = configuration_auto.CONFIG_MAPPING[kind].from_dict(fields)
+    config = whole.get_text_config()
+    config.part_of = kind if config is not whole else None
     config.use_cache = False
     return config
 
@@ -113,6 +115,12 @@ class Training:
     def _check(self) -> None:
         if self.runtime == "single" and self.dp > 1:
             raise InvalidArgument(f"runtime single: no data parallelism, but dp is {self.dp}; pass fsdp2 or ddp")
+        if self.runtime != "fsdp2" and (self.reduce_dtype != torch.float32 or not self.reshard):
+            option = "reduce-dtype" if self.reshard else "no-reshard"
+            raise InvalidArgument(f"{option}: has no effect with runtime {self.runtime}; leave it out, or pass fsdp2")
+        if getattr(self.config, "is_encoder_decoder", False):
+            raise Unsupported(f"model type {self.config.model_type!r}: an encoder and a decoder, and steps here train causal "
+                              "language models; use bucketpool.torch.fit with your own model")
         if self.runtime != "fsdp2" and self.weights == torch.bfloat16 and self.param_dtype == torch.float32:
             raise InvalidArgument(f"runtime {self.runtime}: weights in bf16 are used in bf16; pass weights fp32 to "
                                   "compute in fp32")
@@ -130,6 +138,9 @@ class Training:
         longest = getattr(self.config, "max_position_embeddings", None)
         if longest and self.sequence > longest:
             self.notes.append(f"sequence: {self.sequence} tokens are more than the {longest} positions of the model")
+        if self.config.part_of:
+            self.notes.append(f"model: the text model of {self.config.part_of} alone; its other parts, such as vision, are "
+                              "left out")
         if self.layers:
             self.notes.append(f"layers: only the first {self.config.num_hidden_layers} of the model")
         if getattr(self.config, "quantization_config", None):

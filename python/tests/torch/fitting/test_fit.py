@@ -224,6 +224,18 @@ def test_programs_that_fail():
         fit(training.build, indices)
 
 
+def test_changes_that_fail():
+    """A way to train that cannot be recorded is named, and costs no answer."""
+    training = Perceptron()
+
+    def step(built, batch):
+        raise ValueError("no such kernel")
+
+    answer = fit(training.build, training.step, batch=1, changes={"other kernels": (training.build, step)})
+    assert answer.fits and "other kernels" not in [each["change"] for each in answer.document["changes"]]
+    assert answer.document["notes"][-1] == "other kernels: not compared: ValueError: no such kernel"
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_processes(count):
     """A fit in a process without threads of autograd, which forks; here (after other tests) it may not."""

@@ -203,6 +203,8 @@ def test_notes(written):
     notes = Training({"model": written(), "sequence": 1024, "layers": 2, "loss": "logprobs"}).notes
     assert [note.partition(":")[0] for note in notes] == ["sequence", "layers", "loss"]
     assert "1024 tokens are more than the 512 positions" in notes[0]
+    notes = Training({"model": os.path.join(MODELS, "Gemma-3-27B")}).notes
+    assert notes == ["model: the text model of gemma3 alone; its other parts, such as vision, are left out"]
 
 
 def test_layers():
@@ -220,6 +222,8 @@ REFUSED = {  # options, and what a sentence names
     "ep": (dict(dp=4, ep=3), "ep: 3 does not divide dp, 4"),
     "optimizer": (dict(optimizer="lion"), "optimizer: expected adamw, "),
     "weights": (dict(weights="fp8"), "weights: expected fp32, bf16, got 'fp8'"),
+    "reduce_dtype": (dict(runtime="ddp", dp=2, reduce_dtype="bf16"), "reduce-dtype: has no effect with runtime ddp"),
+    "reshard": (dict(reshard=False), "no-reshard: has no effect with runtime single"),
     "mixed": (dict(weights="bf16", param_dtype="fp32"), "weights in bf16 are used in bf16"),
 }
 
@@ -240,6 +244,8 @@ def test_refused_models(written, tmp_path):
     with pytest.raises(bp.Unsupported, match="'unheard' is not in this version of transformers, and its code on the "
                                              "hub is not run; install a version that has it"):
         Training({"model": written(dict(model_type="unheard", auto_map={}))})
+    with pytest.raises(bp.Unsupported, match="'bart': an encoder and a decoder"):
+        Training({"model": written(dict(model_type="bart"))})
     with pytest.raises(bp.Unsupported, match="'jamba': .* token by token, too many operators for 4096 tokens; pass"):
         Training({"model": os.path.join(MODELS, "Jamba-1.5-Mini")})
     learned = dict(model_type="gpt2", n_layer=1, n_embd=64, n_head=2, vocab_size=512)
