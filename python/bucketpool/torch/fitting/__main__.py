@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `bucketpool fit` starts: options as JSON in the first argument, lines of JSON as the answer."""
+"""Answers `bucketpool fit`: options as JSON in the first argument, lines of JSON as the answer."""
 
 import contextlib
 import gc
@@ -27,7 +27,7 @@ def _say(line: Dict[str, Any]) -> None:
 
 
 def _keep_answers_apart() -> None:
-    """What code of models and libraries prints goes to standard error."""
+    """Prints of models and of libraries go to standard error."""
     global _answers
     _answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -73,7 +73,7 @@ def _preload(options: Dict[str, Any]) -> None:
 
     from .training import Training
     with contextlib.suppress(Exception):  # a model of few layers, where that is possible
-        Training({**options, "runtime": "fsdp2", "checkpointing": "none", "layers": 2}).model()
+        Training({**options, "runtime": "fsdp2", "dp": 2, "ep": 1, "checkpointing": "none", "layers": 2}).model()
     gc.collect()
     gc.freeze()  # or each process collects, and copies, what they share
 

@@ -115,6 +115,8 @@ class Training:
     def _check(self) -> None:
         if self.runtime == "single" and self.dp > 1:
             raise InvalidArgument(f"runtime single: no data parallelism, but dp is {self.dp}; pass fsdp2 or ddp")
+        if self.runtime != "single" and self.ranks == 1:
+            raise InvalidArgument(f"runtime {self.runtime}: needs ranks, but dp and tp are 1; pass dp, or runtime single")
         if self.runtime != "fsdp2" and (self.reduce_dtype != torch.float32 or not self.reshard):
             option = "reduce-dtype" if self.reshard else "no-reshard"
             raise InvalidArgument(f"{option}: has no effect with runtime {self.runtime}; leave it out, or pass fsdp2")

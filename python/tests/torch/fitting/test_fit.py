@@ -316,7 +316,7 @@ def test_cache(monkeypatch):
 
 
 def test_cache_without_a_folder(monkeypatch, tmp_path):
-    """What cannot be cached is said before the search; a full disk costs no answer."""
+    """A folder that cannot be written is said before the search; a full disk costs no answer."""
     monkeypatch.setattr(json, "dump", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     cache.store("full", {"shown": {"recording": None}, "is_cached": False})
     assert os.listdir(cache.folder()) == []

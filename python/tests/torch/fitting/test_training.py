@@ -224,6 +224,7 @@ REFUSED = {  # options, and what a sentence names
     "weights": (dict(weights="fp8"), "weights: expected fp32, bf16, got 'fp8'"),
     "reduce_dtype": (dict(runtime="ddp", dp=2, reduce_dtype="bf16"), "reduce-dtype: has no effect with runtime ddp"),
     "reshard": (dict(reshard=False), "no-reshard: has no effect with runtime single"),
+    "one rank": (dict(runtime="fsdp2"), "runtime fsdp2: needs ranks, but dp and tp are 1"),
     "mixed": (dict(weights="bf16", param_dtype="fp32"), "weights in bf16 are used in bf16"),
 }
 
