@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
-from ...errors import FileError, InvalidArgument, Unsupported
+from ...errors import FileError, InternalError, InvalidArgument, Unsupported
 from .gpus import Gpu
 from .jobs import Jobs, Search
 from .measured import ALLOCATORS, Amounts, Program, command
@@ -59,11 +59,16 @@ class Fit:
             raise FileError(f"{os.fspath(path)}: cannot be written: {error.strerror or error}") from None
 
     def report(self) -> str:
-        """The verdict and the table, as `bucketpool fit` prints them. Raises Unsupported (the command is missing)."""
+        """The verdict and the table, as `bucketpool fit` prints them. Raises Unsupported (the command is missing), InternalError
+        (it ended in another way than with an answer).
+        """
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "fit.json")
             self.write(path)
-            return subprocess.run([command(), "fit", path], capture_output=True, text=True, check=False).stdout
+            done = subprocess.run([command(), "fit", path], capture_output=True, text=True, check=False)
+        if done.returncode not in (0, 1):  # it fits, or it does not
+            raise InternalError(f"bucketpool fit: exit status {done.returncode}: {done.stderr.strip()[-300:]}")
+        return done.stdout
 
     def __repr__(self) -> str:
         return f"<Fit: largest micro-batch {', '.join(f'{self.largest[name]} {name}' for name in ALLOCATORS)}>"

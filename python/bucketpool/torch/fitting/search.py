@@ -4,6 +4,7 @@
 import functools
 from typing import Callable, Dict, Generator, List, Optional, Set, Tuple
 
+from ...errors import InvalidArgument, Unsupported
 from ..trace import Recording
 from .jobs import Job, Jobs, Search
 from .measured import ALLOCATORS, Amounts, Measured, Program, Totals, measure, traced
@@ -104,7 +105,10 @@ class Table:
                 for batch in missing]
         yield jobs
         for batch, job in zip(missing, jobs):
-            found: Measured = job.result()
+            try:
+                found: Measured = job.result()
+            except (InvalidArgument, Unsupported) as error:
+                raise type(error)(f"micro-batch {batch}: {error}") from None
             self.traced[batch], self.rows[batch] = found, found.amounts
 
     def _measured(self, batch: int, repeats_itself: bool) -> Measured:
@@ -123,8 +127,8 @@ class Table:
         return first.live_rounded_bytes + batch * (first.peak_rounded_bytes - first.live_rounded_bytes)
 
     def _scale(self) -> None:
-        """From micro-batches 1 and 2, or from 2 and 3: kernels treat a batch of one in other ways."""
-        for self._first in (1, 2):
+        """From micro-batches 2 and 3, or from 1 and 2 where 3 is not traced: kernels treat a batch of one in other ways."""
+        for self._first in (2, 1):
             if self._first + 1 in self.traced:
                 pairs = zip(self.traced[self._first].recordings, self.traced[self._first + 1].recordings)
                 found = [Scaling.of(a, self._first, b) for a, b in pairs]

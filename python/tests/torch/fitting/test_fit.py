@@ -214,7 +214,7 @@ def test_programs_that_fail():
     def step(built, batch):
         raise ValueError("no data")
 
-    with pytest.raises(bucketpool.Unsupported, match="ValueError: no data"):
+    with pytest.raises(bucketpool.Unsupported, match="micro-batch 1: ValueError: no data"):
         fit(training.build, step)
 
     def indices(built, batch):
