@@ -233,7 +233,7 @@ def test_changes_that_fail():
 
     answer = fit(training.build, training.step, batch=1, changes={"other kernels": (training.build, step)})
     assert answer.fits and "other kernels" not in [each["change"] for each in answer.document["changes"]]
-    assert answer.document["notes"][-1] == "other kernels: not compared: ValueError: no such kernel"
+    assert answer.document["notes"][-1] == "other kernels: not compared: micro-batch 1: ValueError: no such kernel"
 
 
 @pytest.mark.parametrize("count", [1, 2])
