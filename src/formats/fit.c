@@ -58,23 +58,6 @@ static bp_status fit_flag(const bp_json_at *object, const char *key, bool *value
     return member.value != NULL ? bp_json_flag(&member, value) : bp_json_fail_kind(&member, "true or false");
 }
 
-/* A member that is a list, and zeroed room for its elements behind the pointer `array`. */
-static bp_status fit_list(const bp_json_at *object, const char *key, size_t max, size_t element_bytes, bp_json_at *list,
-                          void *array, size_t *count)
-{
-    *list = bp_json_member(object, key);
-    BP_TRY(bp_json_expect_list(list));
-    const size_t n = json_array_size(list->value);
-    if (n > max)
-        return bp_json_fail(list, "has %zu elements; at most %zu are possible", n, max);
-    void *elements = calloc(n + 1, element_bytes);
-    if (elements == NULL)
-        return bp_fail_memory((n + 1) * element_bytes);
-    memcpy(array, &elements, sizeof elements);
-    *count = n;
-    return BP_OK;
-}
-
 /* ---- tables -------------------------------------------------------------------------------------------------------- */
 
 #define FIGURES                                                                                                        \
@@ -178,7 +161,7 @@ static bp_status fit_table(const bp_json_at *at, uint64_t limit, bp_fit_table *t
     table->deviation = json_number_value(deviation.value);
     if (!(table->deviation >= 0) || table->deviation > 1)
         return bp_json_fail(&deviation, "is not a share from 0 to 1");
-    BP_TRY(fit_list(at, "rows", MAX_ROWS, sizeof *rows, &list, &rows, &table->row_count));
+    BP_TRY(bp_json_list(at, "rows", MAX_ROWS, sizeof *rows, &list, &rows, &table->row_count));
     table->rows = rows;
     if (rows == NULL || table->row_count == 0)
         return bp_json_fail(&list, "is empty; expected at least one micro-batch");
@@ -197,7 +180,7 @@ static bp_status fit_tables(const bp_json_at *root, bp_fit_file *file)
 {
     bp_json_at list;
     bp_fit_info *info = &file->info;
-    BP_TRY(fit_list(root, "tables", MAX_TABLES, sizeof *file->tables, &list, &file->tables, &info->table_count));
+    BP_TRY(bp_json_list(root, "tables", MAX_TABLES, sizeof *file->tables, &list, &file->tables, &info->table_count));
     info->tables = file->tables;
     if (info->table_count == 0)
         return bp_json_fail(&list, "is empty; expected at least one table");
@@ -288,7 +271,7 @@ static bp_status fit_shown(const bp_json_at *root, bp_fit_file *file)
     if (info->batch != 0 && info->batch != info->shown_batch)
         return bp_json_fail(&shown, "micro-batch %llu is shown, but %llu was asked for",
                             (unsigned long long)info->shown_batch, (unsigned long long)info->batch);
-    BP_TRY(fit_list(&shown, "kinds", MAX_ELEMENTS, sizeof *file->kinds, &list, &file->kinds, &info->kind_count));
+    BP_TRY(bp_json_list(&shown, "kinds", MAX_ELEMENTS, sizeof *file->kinds, &list, &file->kinds, &info->kind_count));
     info->kinds = file->kinds;
     uint64_t sum = 0;
     for (size_t i = 0; i < info->kind_count; i++) {
@@ -309,7 +292,8 @@ static bp_status fit_changes(const bp_json_at *root, bp_fit_file *file)
     static const char *const members[] = {"change", "option", "batch", "before_bytes", "after_bytes", NULL};
     bp_fit_info *info = &file->info;
     bp_json_at list;
-    BP_TRY(fit_list(root, "changes", MAX_ELEMENTS, sizeof *file->changes, &list, &file->changes, &info->change_count));
+    BP_TRY(
+        bp_json_list(root, "changes", MAX_ELEMENTS, sizeof *file->changes, &list, &file->changes, &info->change_count));
     info->changes = file->changes;
     for (size_t i = 0; i < info->change_count; i++) {
         const bp_json_at at = bp_json_element(&list, i);
@@ -331,7 +315,7 @@ static bp_status fit_changes(const bp_json_at *root, bp_fit_file *file)
 static bp_status fit_notes(const bp_json_at *root, bp_fit_file *file)
 {
     bp_json_at list;
-    BP_TRY(fit_list(root, "notes", MAX_ELEMENTS, sizeof *file->notes, &list, &file->notes, &file->info.note_count));
+    BP_TRY(bp_json_list(root, "notes", MAX_ELEMENTS, sizeof *file->notes, &list, &file->notes, &file->info.note_count));
     file->info.notes = file->notes;
     for (size_t i = 0; i < file->info.note_count; i++) {
         const bp_json_at note = bp_json_element(&list, i);

@@ -519,6 +519,22 @@ bp_status bp_json_expect_list(const bp_json_at *at)
     return json_is_array(at->value) ? BP_OK : bp_json_fail_kind(at, "a list");
 }
 
+bp_status bp_json_list(const bp_json_at *object, const char *key, size_t max, size_t element_bytes, bp_json_at *list,
+                       void *array, size_t *count)
+{
+    *list = bp_json_member(object, key);
+    BP_TRY(bp_json_expect_list(list));
+    const size_t n = json_array_size(list->value);
+    if (n > max)
+        return bp_json_fail(list, "has %zu elements; at most %zu are possible", n, max);
+    void *elements = calloc(n + 1, element_bytes);
+    if (elements == NULL)
+        return bp_fail_memory((n + 1) * element_bytes);
+    memcpy(array, &elements, sizeof elements);
+    *count = n;
+    return BP_OK;
+}
+
 bp_status bp_json_name(const bp_json_at *at, const char **name)
 {
     if (!json_is_string(at->value))

@@ -42,6 +42,9 @@ void bp_json_describe(const json_t *value, char description[BP_JSON_DESCRIPTION_
 /* Fails unless the value is an object; `known` (NULL-terminated, or NULL) lists the only members it may have. */
 bp_status bp_json_expect_object(const bp_json_at *at, const char *const *known);
 bp_status bp_json_expect_list(const bp_json_at *at);
+/* A member that is a list of at most `max` elements, and zeroed room for them behind the pointer `array`, which the caller frees. */
+bp_status bp_json_list(const bp_json_at *object, const char *key, size_t max, size_t element_bytes, bp_json_at *list,
+                       void *array, size_t *count);
 /* A string that is a name (bp_is_name); lives as long as the document. */
 bp_status bp_json_name(const bp_json_at *at, const char **name);
 /* An integer from `least` to `most`. */

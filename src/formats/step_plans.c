@@ -158,23 +158,6 @@ static bp_status step_plan_whole(const bp_json_at *object, const char *key, uint
     return bp_json_whole(&member, 0, max, value);
 }
 
-/* A member that is a list, and room for its elements. */
-static bp_status read_list(const bp_json_at *object, const char *key, size_t max, size_t element_bytes,
-                           bp_json_at *list, void *array, size_t *count)
-{
-    *list = bp_json_member(object, key);
-    BP_TRY(bp_json_expect_list(list));
-    const size_t n = json_array_size(list->value);
-    if (n > max)
-        return bp_json_fail(list, "has %zu elements; at most %zu are possible", n, max);
-    void *elements = calloc(n + 1, element_bytes);
-    if (elements == NULL)
-        return bp_fail_memory((n + 1) * element_bytes);
-    memcpy(array, &elements, sizeof elements);
-    *count = n;
-    return BP_OK;
-}
-
 /* Sets a field of all items. */
 static bp_status read_column(const bp_json_at *kind, column c, bp_step_plan_item *items, size_t count)
 {
@@ -221,14 +204,14 @@ static bp_status read_kind(const bp_json_at *at, bp_step_plan_kind *kind)
     kind->method = json_string_value(method.value);
     uint32_t *marks = NULL;
     bp_step_plan_item *items = NULL;
-    BP_TRY(read_list(at, "marks", UINT32_MAX, sizeof *marks, &list, &marks, &kind->mark_count));
+    BP_TRY(bp_json_list(at, "marks", UINT32_MAX, sizeof *marks, &list, &marks, &kind->mark_count));
     kind->marks = marks;
     for (size_t i = 0; i < kind->mark_count; i++) {
         const bp_json_at mark = bp_json_element(&list, i);
         BP_TRY(bp_json_whole(&mark, 0, UINT32_MAX, &number));
         marks[i] = (uint32_t)number;
     }
-    BP_TRY(read_list(at, column_names[BYTES], (size_t)1 << 30, sizeof *items, &list, &items, &kind->item_count));
+    BP_TRY(bp_json_list(at, column_names[BYTES], (size_t)1 << 30, sizeof *items, &list, &items, &kind->item_count));
     kind->items = items;
     for (unsigned c = 0; c < COLUMNS; c++)
         BP_TRY(read_column(at, (column)c, items, kind->item_count));
@@ -240,14 +223,14 @@ static bp_status read_tables(const bp_json_at *root, contents *c)
     static const char *const wait_members[] = {"waiting", "before", "waits", NULL};
     bp_json_at list;
     uint64_t number = 0;
-    BP_TRY(read_list(root, "streams", BP_STEP_PLAN_STREAMS, sizeof *c->streams, &list, &c->streams,
-                     &c->info.stream_count));
+    BP_TRY(bp_json_list(root, "streams", BP_STEP_PLAN_STREAMS, sizeof *c->streams, &list, &c->streams,
+                        &c->info.stream_count));
     for (size_t i = 0; i < c->info.stream_count; i++) {
         const bp_json_at at = bp_json_element(&list, i);
         BP_TRY(bp_json_whole(&at, 0, MAX_BYTES, &c->streams[i]));
     }
-    BP_TRY(read_list(root, "waits", (size_t)BP_STEP_PLAN_STREAMS * BP_STEP_PLAN_STREAMS, sizeof *c->waits, &list,
-                     &c->waits, &c->info.waits_count));
+    BP_TRY(bp_json_list(root, "waits", (size_t)BP_STEP_PLAN_STREAMS * BP_STEP_PLAN_STREAMS, sizeof *c->waits, &list,
+                        &c->waits, &c->info.waits_count));
     for (size_t i = 0; i < c->info.waits_count; i++) {
         const bp_json_at at = bp_json_element(&list, i);
         BP_TRY(bp_json_expect_object(&at, wait_members));
@@ -257,12 +240,12 @@ static bp_status read_tables(const bp_json_at *root, contents *c)
         c->waits[i].before = (uint32_t)number;
         BP_TRY(step_plan_whole(&at, "waits", MAX_BYTES, &c->waits[i].waits));
     }
-    BP_TRY(read_list(root, "places", UINT32_MAX - 1, sizeof *c->places, &list, &c->places, &c->info.place_count));
+    BP_TRY(bp_json_list(root, "places", UINT32_MAX - 1, sizeof *c->places, &list, &c->places, &c->info.place_count));
     for (size_t i = 0; i < c->info.place_count; i++) {
         const bp_json_at at = bp_json_element(&list, i);
         BP_TRY(bp_json_name(&at, &c->places[i]));
     }
-    BP_TRY(read_list(root, "kinds", BP_STEP_PLAN_KINDS, sizeof *c->kinds, &list, &c->kinds, &c->info.kind_count));
+    BP_TRY(bp_json_list(root, "kinds", BP_STEP_PLAN_KINDS, sizeof *c->kinds, &list, &c->kinds, &c->info.kind_count));
     for (size_t i = 0; i < c->info.kind_count; i++) {
         const bp_json_at at = bp_json_element(&list, i);
         BP_TRY(read_kind(&at, &c->kinds[i]));
