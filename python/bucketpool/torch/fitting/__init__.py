@@ -23,7 +23,7 @@
 import os
 import time
 import types
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
 
 from ...errors import InvalidArgument
 from ...names import shown, whole
@@ -36,6 +36,7 @@ from .measured import Program
 __all__ = ["Change", "Fit", "cores", "fit"]
 
 Pair = Tuple[Callable[[], Any], Callable[[Any, int], None]]
+Count = Callable[[Any], int]
 
 
 def cores() -> int:
@@ -46,7 +47,8 @@ def cores() -> int:
 def fit(build: Callable[[], Any], step: Callable[[Any, int], None], *, gpu: Optional[str] = None,
         memory: Optional[int] = None, reserve: Optional[int] = None, ranks: int = 1, batch: Optional[int] = None,
         changes: Optional[Mapping[str, Pair]] = None, name: str = "",
-        progress: Optional[Callable[[str, int, int], None]] = None, **hooks: Any) -> Fit:
+        nonzero: Union[None, Count, Mapping[str, Count]] = None, item: Optional[Callable[[Any], Any]] = None,
+        attention: str = "auto", progress: Optional[Callable[[str, int, int], None]] = None) -> Fit:
     """Finds the largest micro-batches of a training that fit on a GPU, on fake tensors, in forked processes.
 
     - build: makes model, optimizer and what else, on torch.device("cuda")
@@ -56,7 +58,9 @@ def fit(build: Callable[[], Any], step: Callable[[Any, int], None], *, gpu: Opti
     - ranks: of the fake process group around build and step; they see rank 0
     - batch: this micro-batch alone
     - changes: other ways to train by name, pairs (build, step), whose bytes are compared
-    - hooks: options of trace.record (attention, item)
+    - nonzero: nonzero(tensor) gives the number of its elements that are true where sizes depend on values, such as tokens
+      of an expert; or {"uniform": ..., "skewed": ...}, two of them: each row has both, and the larger decides
+    - item, attention: as of trace.record
 
     Raises InvalidArgument, Unsupported (the step cannot be recorded; the message names operator and module).
     """
@@ -68,9 +72,13 @@ def fit(build: Callable[[], Any], step: Callable[[Any, int], None], *, gpu: Opti
     begin = time.monotonic()
     device = find(gpu, memory, reserve, ranks)
 
+    counts = dict(nonzero) if isinstance(nonzero, Mapping) else {"": nonzero}
+    if list(counts) not in ([""], ["uniform", "skewed"]) or not all(each is None or callable(each) for each in counts.values()):
+        raise InvalidArgument(f"nonzero: expected a function, or those of 'uniform' and 'skewed', got {shown(nonzero)}")
+
     def program(pair: Pair) -> Program:
-        training = types.SimpleNamespace(build=pair[0], step=pair[1], ranks=ranks)
-        return Program(training, device.capability, hooks=hooks)
+        training = types.SimpleNamespace(build=pair[0], step=pair[1], ranks=ranks, routings=tuple(counts))
+        return Program(training, device.capability, hooks={"item": item, "attention": attention}, counts=counts)
 
     others = [Change(what, "", program(pair)) for what, pair in (changes or {}).items()]
     found = explore(Jobs(cores(), progress), device, [program((build, step))], lambda _: others, batch, recording_path)

@@ -28,8 +28,9 @@ class Program:
     """
 
     def __init__(self, training: Any, capability: Tuple[int, int] = (9, 0), name: str = "",
-                 hooks: Optional[Dict[str, Any]] = None) -> None:
+                 hooks: Optional[Dict[str, Any]] = None, counts: Optional[Dict[str, Any]] = None) -> None:
         self.training, self.capability, self.name, self.hooks = training, capability, name, hooks or {}
+        self.counts = counts or {}  # nonzero of trace.record, by routing
         self.ranks: int = getattr(training, "ranks", 1)
         self.routings: Tuple[str, ...] = getattr(training, "routings", ("", ))
 
@@ -80,7 +81,8 @@ def record(program: Program, batch: int, routing: str = "", steps: int = 2) -> R
         training = program.training
         if len(program.routings) > 1:
             training.routing = routing
-        with trace.record(device=getattr(training, "device", "cuda"), capability=program.capability, frames=0, **program.hooks) as recorded:
+        with trace.record(device=getattr(training, "device", "cuda"), capability=program.capability, frames=0,
+                          nonzero=program.counts.get(routing), **program.hooks) as recorded:
             built = training.build()
             for _ in range(steps):
                 recorded.step()

@@ -224,6 +224,31 @@ def test_programs_that_fail():
         fit(training.build, indices)
 
 
+def test_routing():
+    """Rows of sizes that depend on values are for a uniform and a skewed routing, of which the larger decides."""
+    training = Perceptron()
+
+    def step(built, batch):
+        model, optimizer = built
+        tokens = torch.ones(4096 * batch, WIDTH, device="cuda")
+        chosen = torch.nonzero(torch.randn(4096 * batch, device="cuda") > 0).squeeze(-1)
+        model(tokens[chosen]).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    routing = {"uniform": lambda mask: mask.numel() // 4, "skewed": lambda mask: mask.numel() // 2}
+    answer = fit(training.build, step, memory=700 << 20, reserve=0, nonzero=routing)
+    alone = [fit(training.build, step, memory=700 << 20, reserve=0, nonzero=count) for count in routing.values()]
+    assert answer.largest == alone[1].largest != alone[0].largest
+    first = answer.rows[0]
+    assert first["skewed"] == {name: alone[1].rows[0][name] for name in first["skewed"]}
+    assert all(first[name] == alone[0].rows[0][name] for name in first["skewed"])
+    with pytest.raises(bucketpool.Unsupported, match="nonzero"):
+        fit(training.build, step)
+    with pytest.raises(bucketpool.InvalidArgument, match="nonzero"):
+        fit(training.build, step, nonzero={"uniform": 3})
+
+
 def test_changes_that_fail():
     """A way to train that cannot be recorded is named, and costs no answer."""
     training = Perceptron()
