@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a training fits on a GPU, answered without one.
+"""Tells whether a training fits on a GPU, without one.
 
     from bucketpool.torch import fit
 
