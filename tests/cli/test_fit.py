@@ -412,7 +412,7 @@ class Processes(InFolder):
     def test_command_ends(self):
         """Python ends with the command, and what it started, unless the command is killed."""
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
-            process, (python, child) = self.endless()
+            process, (python, child) = self.endless(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))  # nohup ignores it
             process.send_signal(number)
             self.assertEqual(process.wait(timeout=LIMIT), -number)
             self.ended([python] if number == signal.SIGKILL else [python, child])

@@ -256,7 +256,7 @@ class TablesTest(unittest.TestCase):
             self.assertIn(piece, text)
 
     def test_fit(self):
-        """What fit says beside what was measured; nothing where a training did not run."""
+        """Figures of fit are beside measured ones; there are none where a training did not run."""
         row = {"group": "fit: dense", "name": "default", "fit_largest": 15, "largest_batch": 16, "limit_bytes": 16 << 30, "fit_reserved_bytes": 15 << 30,
                "torch_peak_reserved_bytes": 16 << 30, "reserved_percent": -6.25, "fit_peak_bytes": 14 << 30, "torch_peak_allocated_bytes": 14 << 30,
                "peak_percent": 0.0, "fit_retries": 0, "num_alloc_retries": 2}

@@ -129,7 +129,7 @@ static bp_status make_roles(reader *r)
 {
     static const uint8_t order[] = {BP_MEMORY_EARLIER,   BP_MEMORY_PARAMETERS,    BP_MEMORY_OPTIMIZER_STATE,
                                     BP_MEMORY_GRADIENTS, BP_MEMORY_COMMUNICATION, BP_MEMORY_ACTIVATIONS,
-                                    BP_MEMORY_LOGITS, BP_MEMORY_WORKSPACE, BP_MEMORY_UNKNOWN};
+                                    BP_MEMORY_LOGITS,    BP_MEMORY_WORKSPACE,     BP_MEMORY_UNKNOWN};
     _Static_assert(sizeof order == BP_MEMORY_KINDS, "all kinds");
     bool found[BP_MEMORY_KINDS] = {false};
     void *roles;
