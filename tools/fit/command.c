@@ -278,11 +278,7 @@ static int show(bp_fit_file *const *answers, size_t count, const fit_options *op
         code = outputs_sync(&picture, 1);
     if (code == EXIT_GO_ON)
         code = print(answers, count, options);
-    if (code == EXIT_GO_ON)
-        code = cli_flush();
-    if (code == EXIT_GO_ON)
-        code = outputs_commit(&picture, 1);
-    outputs_finish(&picture, 1);
+    code = outputs_end(&picture, 1, code);
     return code;
 }
 

@@ -571,11 +571,7 @@ static int answer(const pack_answer *answers, const pack_options *options)
         code = outputs_sync(outputs, 2);
     if (code == EXIT_GO_ON)
         code = print(answers, options);
-    if (code == EXIT_GO_ON)
-        code = cli_flush();
-    if (code == EXIT_GO_ON)
-        code = outputs_commit(outputs, 2);
-    outputs_finish(outputs, 2);
+    code = outputs_end(outputs, 2, code);
     return code == EXIT_GO_ON ? report_failures(answers, options) : code;
 }
 

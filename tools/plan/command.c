@@ -83,11 +83,7 @@ static int answer(const analysis *analyses, size_t count, const plan_options *op
         code = outputs_sync(outputs, 2);
     if (code == EXIT_GO_ON)
         code = print(analyses, count, options);
-    if (code == EXIT_GO_ON)
-        code = cli_flush();
-    if (code == EXIT_GO_ON)
-        code = outputs_commit(outputs, 2);
-    outputs_finish(outputs, 2);
+    code = outputs_end(outputs, 2, code);
     return code;
 }
 

@@ -344,11 +344,7 @@ static int answer(const run_options *options, const analysis *a, const run_setup
     if (code == EXIT_GO_ON)
         code =
             options->json ? run_report_json(options, setup, a, outcome) : run_report_lines(options, setup, a, outcome);
-    if (code == EXIT_GO_ON)
-        code = cli_flush();
-    if (code == EXIT_GO_ON)
-        code = outputs_commit(&trace, 1);
-    outputs_finish(&trace, 1);
+    code = outputs_end(&trace, 1, code);
     if (code == EXIT_GO_ON)
         code = report_verdict(options, setup, a, outcome);
 

@@ -483,11 +483,7 @@ static int answer(const command_options *o, const schedule_view *v)
     if (code == EXIT_GO_ON)
         code = o->planning.json ? schedule_report_print(v, &o->planning)
                                 : schedule_table_print(v, &o->planning, &o->steps);
-    if (code == EXIT_GO_ON)
-        code = cli_flush();
-    if (code == EXIT_GO_ON)
-        code = outputs_commit(&picture, 1);
-    outputs_finish(&picture, 1);
+    code = outputs_end(&picture, 1, code);
     return code;
 }
 

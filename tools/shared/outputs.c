@@ -70,16 +70,21 @@ int outputs_sync(output *outputs, size_t count)
     return commit(outputs, count, true);
 }
 
-int outputs_commit(output *outputs, size_t count)
-{
-    return commit(outputs, count, false);
-}
-
-void outputs_finish(output *outputs, size_t count)
+static void finish(output *outputs, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         if (outputs[i].path != NULL)
             bp_output_finish(&outputs[i].file);
         outputs[i].path = NULL;
     }
+}
+
+int outputs_end(output *outputs, size_t count, int code)
+{
+    if (code == EXIT_GO_ON)
+        code = cli_flush();
+    if (code == EXIT_GO_ON)
+        code = commit(outputs, count, false);
+    finish(outputs, count);
+    return code;
 }

@@ -28,9 +28,8 @@ int output_fail(const output *o, const char *reason);
  * cannot be renamed (standard output, pipes, devices) are written. Returns EXIT_GO_ON, or the exit code after a
  * message. */
 int outputs_sync(output *outputs, size_t count);
-/* Second phase, after the report: gives files their names. Returns as outputs_sync. */
-int outputs_commit(output *outputs, size_t count);
-/* Removes uncommitted outputs. */
-void outputs_finish(output *outputs, size_t count);
+/* Second phase, after the report, whose code is given: unless something failed, flushes standard output and gives files their names. Removes
+ * uncommitted outputs. Returns the first code that is not EXIT_GO_ON. */
+int outputs_end(output *outputs, size_t count, int code);
 
 #endif

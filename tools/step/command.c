@@ -179,11 +179,7 @@ static int answer(const step_answers *answers, const step_options *options)
         code = outputs_sync(outputs, 2);
     if (code == EXIT_GO_ON)
         code = print(answers, options);
-    if (code == EXIT_GO_ON)
-        code = cli_flush();
-    if (code == EXIT_GO_ON)
-        code = outputs_commit(outputs, 2);
-    outputs_finish(outputs, 2);
+    code = outputs_end(outputs, 2, code);
     return code != EXIT_GO_ON ? code : answers->failed > 0 ? EXIT_BAD_INPUT : EXIT_ANSWERED;
 }
 

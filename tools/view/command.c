@@ -263,11 +263,7 @@ static int answer(const view_file *files, const view_options *options)
                : count > 1   ? view_report_files(files, count, options)
                              : view_report_file(&files[0], options);
     }
-    if (code == EXIT_GO_ON)
-        code = cli_flush();
-    if (code == EXIT_GO_ON)
-        code = outputs_commit(outputs, OUTPUT_COUNT);
-    outputs_finish(outputs, OUTPUT_COUNT);
+    code = outputs_end(outputs, OUTPUT_COUNT, code);
     return code == EXIT_GO_ON ? EXIT_ANSWERED : code;
 }
 
