@@ -36,7 +36,7 @@ from . import _clients, _tensors
 from ._passes import (Agreed, Asked, Options, Temperature, Tokens, agreed, bits, flag, fresh, integer, number, only_once,
                       options_of, ran, untraced)
 from .comm import GroupComm, comm_of
-from .lm_head import _check_shapes
+from ._head import check_shapes
 from .logprob import (_batch, _check_logits, _check_overwritten, _client, _compared, _gradient_dtype, _key,
                       logprobs_from_logits)
 
@@ -343,8 +343,8 @@ def _linear_divergence(student: Tuple[Any, Any, Any], reference: Tuple[Any, Any,
     same: Dict[str, int] = {}
     failure: Optional[Exception] = None
     try:
-        _check_shapes(asked.what, *student)
-        _check_shapes(asked.what, *reference, of="reference ")
+        check_shapes(asked.what, *student)
+        check_shapes(asked.what, *reference, of="reference ")
         shape, device, columns, beta = hidden.shape[:-1], hidden.device, weight.shape[0], _beta(beta)
         if other.shape[:-1] != shape or table.shape[0] != columns or other.device != device:
             raise InvalidArgument(
@@ -464,7 +464,7 @@ def _linear_topk(hidden: Any, weight: Any, bias: Any, k: Any, asked: Asked) -> T
     same: Dict[str, int] = {}
     failure: Optional[Exception] = None
     try:
-        _check_shapes(asked.what, hidden, weight, bias)
+        check_shapes(asked.what, hidden, weight, bias)
         shape, columns, count = hidden.shape[:-1], weight.shape[0], _count(k)
         options, tokens = options_of(asked, columns, shape, None, hidden.device)
         chunk = max(min(options.chunk or shape.numel(), shape.numel()), 1)

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from bucketpool import errors
 from bucketpool.torch import distillation as D
-from bucketpool.torch import lm_head
+from bucketpool.torch import _head
 from bucketpool.torch import logprob as L
 from devices import DEVICE
 
@@ -183,7 +183,7 @@ def operators():
     several, hot = torch.randint(0, 20, (2, 6, 3)), torch.rand(2, 6) + 0.5
     no, some = (None, None), (True, False, False)
     logits = L._logits_forward(plain, t, *no, *options(3), *some)[4:]
-    states = lm_head._head_forward(plain, head, None, t, *no, *options(3), False, True, torch.float32)[4:]
+    states = _head._head_forward(plain, head, None, t, *no, *options(3), False, True, torch.float32)[4:]
     return {
         "both": (L._logits_forward, (x, t, *no, *options(3), *some)),
         "mask": (L._logits_forward, (x, t, t > 3, None, *options(1, 0, 50, 4, 1.0, 3, outside="check"), True, False, False)),
@@ -194,12 +194,12 @@ def operators():
         "backward": (L._logits_backward, (up, up, None, None, plain, t, *no, *logits, *options(3), False)),
         "fp32 gradient": (L._logits_backward, (up, None, up, up, plain.bfloat16(), t, t > 3, None, *logits,
                                                *options(3), True)),
-        "head": (lm_head._head_forward, (x, w, None, t, *no, *options(3, chunk=4), False, True, torch.float32)),
-        "head with bias": (lm_head._head_forward, (x, w, bias, several, None, hot, *options(15, soft_cap=5.0), False,
+        "head": (_head._head_forward, (x, w, None, t, *no, *options(3, chunk=4), False, True, torch.float32)),
+        "head with bias": (_head._head_forward, (x, w, bias, several, None, hot, *options(15, soft_cap=5.0), False,
                                                    True, torch.float32)),
-        "head in bf16": (lm_head._head_forward, (x, w, None, t, t > 2, None, *options(1), False, True,
+        "head in bf16": (_head._head_forward, (x, w, None, t, t > 2, None, *options(1), False, True,
                                                  torch.bfloat16)),
-        "backward of the head": (lm_head._head_backward, (up, up, None, None, plain, head, bias.detach(), t, *no, *states,
+        "backward of the head": (_head._head_backward, (up, up, None, None, plain, head, bias.detach(), t, *no, *states,
                                                           *options(3), False, torch.float32, True, False, True)),
     }
 
