@@ -706,30 +706,45 @@ class bp_logprob_divergence_args(Sized):
 
 # ---- lm_head.h -----------------------------------------------------------------------------------------------------
 
+BP_LM_HEAD_FORWARD = 1
+BP_LM_HEAD_BACKWARD = 2
+BP_LM_HEAD_ONE_CALL = 4
+BP_LM_HEAD_KEPT = 8
+
 
 class bp_lm_head_config(Sized):
     _fields_ = [("size", c_size_t), ("max_tokens", c_uint64), ("max_targets", c_uint32), ("hidden", c_uint64),
                 ("vocab", c_uint64), ("vocab_start", c_uint64), ("dtype", c_int), ("chunk", c_int64),
-                ("comm", c_void_p), ("targets", c_int), ("threads", c_uint32), ("kernels", c_uint32),
-                ("forward_only", c_int32), ("partial_hidden_grad", c_int32)]
+                ("memory_bytes", c_uint64), ("comm", c_void_p), ("targets", c_int), ("threads", c_uint32),
+                ("kernels", c_uint32), ("passes", c_uint32), ("partial_hidden_grad", c_int32)]
+
+
+class bp_lm_head_sizes(Sized):
+    _fields_ = [("size", c_size_t), ("forward_tokens", c_uint64), ("backward_tokens", c_uint64),
+                ("one_call_tokens", c_uint64), ("backward_columns", c_uint64), ("piece_tokens", c_uint64),
+                ("chunk_bytes", c_uint64), ("second_chunk_bytes", c_uint64), ("scratch_bytes", c_uint64),
+                ("hidden_grad_bytes", c_uint64), ("weight_grad_bytes", c_uint64), ("partials_bytes", c_uint64),
+                ("gathered_bytes", c_uint64), ("target_bytes", c_uint64), ("bytes", c_uint64)]
 
 
 class bp_lm_head_info(Structure):
-    _fields_ = [("kernels", c_char_p), ("products", c_char_p), ("threads", c_uint32), ("chunk_bytes", c_uint64),
-                ("other_bytes", c_uint64), ("workspace_bytes", c_uint64), ("planned_bytes", c_uint64),
+    _fields_ = [("kernels", c_char_p), ("products", c_char_p), ("threads", c_uint32), ("piece_tokens", c_uint64),
+                ("sizes", POINTER(bp_lm_head_sizes)), ("workspace_bytes", c_uint64), ("planned_bytes", c_uint64),
                 ("vocab", c_uint64), ("pool", c_void_p)]
 
 
 class bp_lm_head_batch(Sized):
     _fields_ = [("size", c_size_t), ("hidden", bp_token_rows), ("weight", c_void_p), ("weight_stride", c_int64),
-                ("bias", POINTER(c_float)), ("tokens", bp_logprob_tokens)]
+                ("bias", POINTER(c_float)), ("tokens", bp_logprob_tokens), ("logits", POINTER(c_float)),
+                ("logits_stride", c_int64)]
 
 
 class bp_lm_head_gradients(Sized):
     _fields_ = [("size", c_size_t), ("logprob_grad", bp_token_values), ("entropy_grad", bp_token_values),
                 ("logsumexp_grad", bp_token_values), ("mean_logprob_grad", bp_token_values), ("saved", c_void_p),
                 ("saved_bytes", c_uint64), ("hidden_grad", bp_token_rows), ("weight_grad", c_void_p),
-                ("weight_grad_stride", c_int64), ("bias_grad", POINTER(c_float)), ("accumulate", c_int32)]
+                ("weight_grad_stride", c_int64), ("weight_grad_dtype", c_int), ("bias_grad", POINTER(c_float)),
+                ("accumulate", c_int32)]
 
 
 # ---- loss.h --------------------------------------------------------------------------------------------------------
@@ -1363,12 +1378,15 @@ FUNCTIONS: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {
         "bp_lm_head_config_init": (c_int, [POINTER(bp_lm_head_config), c_size_t]),
         "bp_lm_head_create": (c_int, [bp_device, POINTER(bp_lm_head_config), POINTER(bp_lm_head)]),
         "bp_lm_head_destroy": (None, [POINTER(bp_lm_head)]),
+        "bp_lm_head_estimate": (c_int, [POINTER(bp_lm_head_config), c_uint32, c_int32, POINTER(bp_lm_head_sizes)]),
         "bp_lm_head_get_info": (POINTER(bp_lm_head_info), [bp_lm_head]),
         "bp_lm_head_batch_init": (c_int, [POINTER(bp_lm_head_batch), c_size_t]),
         "bp_lm_head_forward": (c_int, [bp_lm_head, POINTER(bp_lm_head_batch), POINTER(bp_logprob_outputs), bp_stream]),
         "bp_lm_head_gradients_init": (c_int, [POINTER(bp_lm_head_gradients), c_size_t]),
         "bp_lm_head_backward": (c_int, [bp_lm_head, POINTER(bp_lm_head_batch), POINTER(bp_lm_head_gradients),
                                         bp_stream]),
+        "bp_lm_head_forward_backward": (c_int, [bp_lm_head, POINTER(bp_lm_head_batch), POINTER(bp_logprob_outputs),
+                                                POINTER(bp_lm_head_gradients), bp_stream]),
         "bp_lm_head_check": (c_int, [bp_lm_head]),
         "bp_loss_config_init": (c_int, [POINTER(bp_loss_config), c_size_t]),
         "bp_loss_create": (c_int, [bp_device, POINTER(bp_loss_config), POINTER(bp_loss)]),

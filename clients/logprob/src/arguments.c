@@ -310,3 +310,14 @@ bp_status bp_check_gradients(const char *call, const bp_logprob_gradients *gradi
     return check_statistics(call, gradients->saved, gradients->saved_bytes, tokens,
                             gradients->entropy_grad.data != NULL, &work->saved);
 }
+
+bp_status bp_check_one_call(const char *call, const bp_logprob_outputs *outputs, const void *saved,
+                            const bp_token_values *entropy_grad)
+{
+    if (saved != NULL && saved != outputs->saved)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: saved of the gradients is %p, that of the outputs %p; use one",
+                       call, saved, outputs->saved);
+    if (entropy_grad->data != NULL && outputs->entropy.data == NULL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: upstream gradients of entropies need the output entropy", call);
+    return BP_OK;
+}

@@ -223,6 +223,17 @@ static bp_status clear_bad(bp_base *base)
     return bp_stream_fill(base->own, base->bad, 0xff, sizeof *base->bad);
 }
 
+bp_status bp_base_partials(const char *call, uint64_t tokens, uint32_t targets, uint32_t ranks, uint64_t *mine,
+                           uint64_t *all)
+{
+    uint64_t bytes;
+    if (!bp_mul_u64(tokens, sizeof(bp_partial) + targets * sizeof(float), &bytes) ||
+        !bp_round_up_u64(bytes, BP_PIECE_ALIGNMENT, mine) || !bp_mul_u64(*mine, ranks, all))
+        return bp_fail(BP_ERR_OVERFLOW, "%s: the partial sums of %llu tokens on %u ranks do not fit 64 bits", call,
+                       (unsigned long long)tokens, ranks);
+    return BP_OK;
+}
+
 static bp_status base_make(bp_device *device, const bp_base_config *config, bp_base *base)
 {
     base->device = device;
@@ -235,14 +246,10 @@ static bp_status base_make(bp_device *device, const bp_base_config *config, bp_b
     base->engine->own = base->own;
 
     const bool checks = config->targets == BP_TARGETS_ERROR;
-    uint64_t tokens, piece, gathered;
-    const uint64_t of_token = sizeof(bp_partial) + config->max_targets * sizeof(float);
-    if (!bp_mul_u64(config->max_tokens, of_token, &tokens) || !bp_round_up_u64(tokens, BP_PIECE_ALIGNMENT, &piece) ||
-        !bp_mul_u64(piece, base->shards.ranks, &gathered))
-        return bp_fail(BP_ERR_OVERFLOW, "%s: the partial sums of %llu tokens on %u ranks do not fit 64 bits",
-                       config->call, (unsigned long long)config->max_tokens, base->shards.ranks);
-    base->has_partials = base->shards.comm != NULL || config->continues;
-    if (!base->has_partials)
+    uint64_t piece, gathered;
+    BP_TRY(
+        bp_base_partials(config->call, config->max_tokens, config->max_targets, base->shards.ranks, &piece, &gathered));
+    if (base->shards.comm == NULL && !config->continues)
         piece = 0; /* results are written directly */
     if (base->shards.comm == NULL)
         gathered = 0;
@@ -410,14 +417,14 @@ bp_status bp_base_check(bp_base *base)
 
 /* ---- forward passes ------------------------------------------------------------------------------------------------- */
 
-bp_status bp_base_begin_forward(const char *call, bp_base *base, const bp_tokens_work *tokens, bp_stream *stream,
-                                bp_forward_pass *pass)
+bp_status bp_base_begin_forward(const char *call, bp_base *base, const bp_tokens_work *tokens, bool in_parts,
+                                bp_stream *stream, bp_forward_pass *pass)
 {
     const uint64_t count = tokens->batch * tokens->sequence;
     void *memory = NULL;
     *pass = (bp_forward_pass){0};
     BP_TRY(bp_stream_check(stream, base->device, call)); /* workspaces, which would check it, may be absent */
-    if (!base->has_partials)
+    if (base->shards.comm == NULL && !in_parts)
         return take_bad(base, stream);
     BP_TRY(bp_workspace_take(&base->workspace, BP_WORK_PARTIALS, stream, &memory));
     pass->partials = memory;
@@ -463,7 +470,7 @@ static bp_status gather_and_finish(bp_base *base, const bp_tokens_work *tokens, 
 bp_status bp_base_end_forward(bp_base *base, const bp_tokens_work *tokens, const bp_forward_pass *pass,
                               const bp_results_work *results, bp_stream *stream, bp_status status)
 {
-    if (!base->has_partials)
+    if (pass->partials == NULL)
         return give_bad(base, stream, status);
     if (status == BP_OK)
         status = gather_and_finish(base, tokens, pass, results, stream);

@@ -55,6 +55,9 @@ int32_t bp_sums_level(const bp_results_work *results);
 /* Upstream gradients and statistics of a backward pass, checked and put into `work`. */
 bp_status bp_check_gradients(const char *call, const bp_logprob_gradients *gradients, const bp_tokens_work *tokens,
                              bp_gradient_work *work);
+/* Both passes in one call: they share `saved`, and the gradient of entropies needs what their output saves. */
+bp_status bp_check_one_call(const char *call, const bp_logprob_outputs *outputs, const void *saved,
+                            const bp_token_values *entropy_grad);
 /* One output or upstream gradient, of `count` values for each token. */
 bp_status bp_check_output(const char *call, const char *name, const bp_token_values *values,
                           const bp_tokens_work *tokens, uint32_t count, bp_output_work *work);
@@ -136,7 +139,7 @@ typedef struct bp_vocab_shards {
     uint64_t vocab; /* over all ranks */
 } bp_vocab_shards;
 
-#define BP_SHARD_SAME 4
+#define BP_SHARD_SAME 5
 
 /* Creation arguments of a rank. */
 typedef struct bp_shard {
@@ -174,12 +177,11 @@ typedef struct bp_base_config {
 struct bp_base {
     bp_device *device; /* kept alive by `own` */
     bp_engine *engine;
-    bp_stream *own;    /* for calls without a stream */
-    bp_event *done;    /* last call that may have recorded a bad target */
-    uint64_t *bad;     /* as in bp_tokens_work */
-    uint64_t told;     /* the host's copy of *bad */
-    bool keeps_bad;    /* the request stays acquired until destruction */
-    bool has_partials; /* of forward passes: several ranks, or columns part by part */
+    bp_stream *own; /* for calls without a stream */
+    bp_event *done; /* last call that may have recorded a bad target */
+    uint64_t *bad;  /* as in bp_tokens_work */
+    uint64_t told;  /* the host's copy of *bad */
+    bool keeps_bad; /* the request stays acquired until destruction */
     bp_workspace workspace;
     bp_vocab_shards shards;
     uint64_t max_tokens, columns;
@@ -220,9 +222,13 @@ typedef struct bp_forward_pass {
     uint64_t rank_bytes;  /* of both */
 } bp_forward_pass;
 
-/* Acquires the memory that the kernels of a forward pass over `tokens` need. After success, bp_base_end_forward must follow. */
-bp_status bp_base_begin_forward(const char *call, bp_base *base, const bp_tokens_work *tokens, bp_stream *stream,
-                                bp_forward_pass *pass);
+/* Bytes of the partial sums and target logits of a rank, and of all ranks. */
+bp_status bp_base_partials(const char *call, uint64_t tokens, uint32_t targets, uint32_t ranks, uint64_t *mine,
+                           uint64_t *all);
+/* Acquires the memory that the kernels of a forward pass over `tokens` need. `in_parts`: they see the columns part by part (`continues` of
+ * the configuration). After success, bp_base_end_forward must follow. */
+bp_status bp_base_begin_forward(const char *call, bp_base *base, const bp_tokens_work *tokens, bool in_parts,
+                                bp_stream *stream, bp_forward_pass *pass);
 /* The work of tokens that begin at `token` of the pass, without logits. */
 bp_forward_work bp_forward_work_of(const bp_forward_pass *pass, const bp_tokens_work *tokens, uint64_t token,
                                    const bp_results_work *results);

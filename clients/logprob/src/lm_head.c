@@ -10,19 +10,16 @@
 
 #include <stdlib.h>
 
-#define DEFAULT_CHUNK 1024
-
-/* Elements of the logits, and of the weight, in a tile of the host: caches keep the logits from product to kernel. */
-#define TILE_LOGITS (UINT64_C(2) << 20)
-#define TILE_WEIGHT (UINT64_C(4) << 20)
+#define DEFAULT_MEMORY (UINT64_C(1) << 30)
 
 static const bp_lm_head_config lm_head_config_defaults = {.size = sizeof lm_head_config_defaults,
                                                           .max_targets = 1,
                                                           .dtype = BP_DTYPE_BF16,
-                                                          .chunk = DEFAULT_CHUNK,
+                                                          .memory_bytes = DEFAULT_MEMORY,
                                                           .targets = BP_TARGETS_ERROR,
                                                           .kernels =
-                                                              BP_KERNELS_PLAIN | BP_KERNELS_AVX2 | BP_KERNELS_AVX512};
+                                                              BP_KERNELS_PLAIN | BP_KERNELS_AVX2 | BP_KERNELS_AVX512,
+                                                          .passes = BP_LM_HEAD_FORWARD | BP_LM_HEAD_BACKWARD};
 
 bp_status bp_lm_head_config_init(bp_lm_head_config *config, size_t size)
 {
@@ -39,7 +36,8 @@ bp_status bp_lm_head_batch_init(bp_lm_head_batch *batch, size_t size)
 }
 
 static const bp_lm_head_gradients lm_head_gradients_defaults = {.size = sizeof lm_head_gradients_defaults,
-                                                                .hidden_grad = {.dtype = BP_DTYPE_FP32}};
+                                                                .hidden_grad = {.dtype = BP_DTYPE_FP32},
+                                                                .weight_grad_dtype = BP_DTYPE_FP32};
 
 bp_status bp_lm_head_gradients_init(bp_lm_head_gradients *gradients, size_t size)
 {
@@ -49,60 +47,62 @@ bp_status bp_lm_head_gradients_init(bp_lm_head_gradients *gradients, size_t size
 
 /* ---- creation ------------------------------------------------------------------------------------------------------- */
 
-static bp_status lm_head_check_config(const char *call, const bp_lm_head_config *config)
+/* Collective. Pieces of tokens are those of the largest shard, because ranks exchange the sums of each. */
+static bp_status largest_shard(const char *call, const bp_lm_head_config *config, bp_status status, uint64_t *largest)
 {
-    if (config->max_tokens == 0 || config->hidden == 0 || config->vocab == 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: max_tokens %llu, hidden %llu and vocab %llu must not be 0", call,
-                       (unsigned long long)config->max_tokens, (unsigned long long)config->hidden,
-                       (unsigned long long)config->vocab);
-    if (config->chunk < 0)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: chunk is %lld; use 0 for whole sequences or a positive number",
-                       call, (long long)config->chunk);
-    if (!bp_is_row_dtype(config->dtype))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: hidden states and weight are %s; use fp32, bf16 or fp16", call,
-                       bp_dtype_name(config->dtype));
+    static const char *const nothing[] = {NULL};
+    const bp_rank_words mine = {.status = status, .values = {config->vocab}};
+    bp_rank_words few[BP_FEW_RANKS], *told;
+    BP_TRY(bp_rank_words_take(call, config->comm, BP_MAX_RANKS, few, &told));
+    status = bp_ranks_exchange(call, config->comm, &mine, nothing, told);
+    const uint32_t ranks = bp_is_alone(config->comm) ? 1 : bp_comm_get_info(config->comm)->ranks;
+    *largest = 0;
+    for (uint32_t r = 0; status == BP_OK && r < ranks; r++)
+        *largest = told[r].values[0] > *largest ? told[r].values[0] : *largest;
+    bp_rank_words_give(few, told);
+    return status;
+}
+
+static bp_status make_plan(const bp_lm_head_config *config, uint64_t largest, bool is_host, bp_head_plan *plan)
+{
+    const char *call = "bp_lm_head_create";
+    bp_lm_head_config own = *config;
+    if (config->vocab == 0) /* for its message */
+        largest = 0;
+    own.vocab = largest;
+    BP_TRY(bp_head_plan_make(call, &own, bp_is_alone(config->comm) ? 1 : bp_comm_get_info(config->comm)->ranks, is_host,
+                             plan));
+    bp_head_shape *const shapes[] = {&plan->forward, &plan->backward, &plan->one_call};
+    for (int i = 0; i < 3; i++)
+        shapes[i]->columns = bp_min_u64(shapes[i]->columns, config->vocab);
+    plan->tile = bp_min_u64(plan->tile, config->vocab);
     return BP_OK;
 }
 
-/* Columns of a tile on the host. */
-static uint64_t host_tile(const bp_lm_head *head, uint64_t columns)
-{
-    const uint64_t max = bp_min_u64(TILE_LOGITS / head->chunk, TILE_WEIGHT / head->hidden);
-    const uint64_t tiles = max / BP_TILE_COLUMNS;
-    return bp_min_u64(columns, (tiles > 1 ? tiles : 1) * BP_TILE_COLUMNS);
-}
-
-static bp_status make_own(bp_device *device, const bp_lm_head_config *config, bp_lm_head *head)
+static bp_status make_own(bp_device *device, const bp_lm_head_config *config, uint64_t largest, bp_lm_head *head)
 {
     const char *call = "bp_lm_head_create";
-    BP_TRY(lm_head_check_config(call, config));
-    const uint64_t tokens = config->max_tokens, asked = (uint64_t)config->chunk;
-    head->chunk = asked == 0 || asked > tokens ? tokens : asked;
+    const bool is_host = bp_device_is_host_accessible(device);
+    bp_head_plan *plan = &head->plan;
+    BP_TRY(make_plan(config, largest, is_host, plan));
+    const bool has_gradients = plan->sizes.piece_tokens != 0;
+    const uint64_t tokens = plan->forward.tokens > plan->one_call.tokens ? plan->forward.tokens : plan->one_call.tokens;
+    const uint64_t graded =
+        plan->backward.tokens > plan->one_call.tokens ? plan->backward.tokens : plan->one_call.tokens;
     head->dtype = config->dtype;
     head->hidden = config->hidden;
-    head->forward_only = config->forward_only != 0;
+    head->passes = config->passes;
     const uint32_t ranks = config->comm != NULL ? bp_comm_get_info(config->comm)->ranks : 1;
     head->sums = ranks > 1 && config->partial_hidden_grad == 0;
-
-    /* products count in 31 bits, and narrowing in place doubles the stride */
-    const uint64_t max = INT32_MAX / 2;
-    const bool is_host = bp_device_is_host_accessible(device);
-    if (head->chunk > max || config->hidden > max || config->vocab > max)
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "%s: pieces of %llu tokens, hidden %llu, vocab %llu: at most %llu of each are possible", call,
-                       (unsigned long long)head->chunk, (unsigned long long)config->hidden,
-                       (unsigned long long)config->vocab, (unsigned long long)max);
-    head->tile = is_host ? host_tile(head, config->vocab) : config->vocab;
-    head->chunk_count = is_host || head->chunk == tokens ? 1 : 2;
     if (is_host)
-        BP_TRY(bp_products_create_blas(config->threads, head->chunk, head->tile, config->hidden, config->dtype,
-                                       &head->products));
+        BP_TRY(bp_products_create_blas(config->threads, tokens > graded ? tokens : graded, plan->tile, config->hidden,
+                                       config->dtype, &head->products));
     else if (bp_cuda_get_info(device) != NULL)
-        BP_TRY(bp_products_create_cublas(device, head->chunk, config->hidden, config->dtype, &head->products));
+        BP_TRY(bp_products_create_cublas(device, graded, config->hidden, config->dtype, &head->products));
     else
         return bp_fail(BP_ERR_UNSUPPORTED, "%s: device %s has no matrix products; use a host or cuda device", call,
                        bp_device_name(device));
-    if (head->sums && !head->forward_only && is_host) {
+    if (head->sums && has_gradients && is_host) {
         const size_t count = (size_t)ranks * BP_EXCHANGED_NUMEL;
         head->exchanged = calloc(count, sizeof *head->exchanged);
         if (head->exchanged == NULL)
@@ -116,23 +116,21 @@ static bp_status make_own(bp_device *device, const bp_lm_head_config *config, bp
     return bp_event_create(device, &head->graded[1]);
 }
 
-static uint64_t chunk_bytes(const bp_lm_head *head)
-{
-    return head->chunk * head->tile * sizeof(float); /* both factors fit 31 bits */
-}
-
 static bp_status make_base(bp_device *device, const bp_lm_head_config *config, bp_status status, bp_lm_head *head)
 {
-    const uint32_t both = BP_STAGE_PARTIALS | (head->forward_only ? 0 : BP_STAGE_OWN);
-    const bool has_sums = (head->sums || head->multiplies == NULL) && !head->forward_only;
-    const uint64_t chunk = chunk_bytes(head), sums = has_sums ? head->chunk * head->hidden * sizeof(float) : 0;
+    const bp_lm_head_sizes *sizes = &head->plan.sizes;
+    /* one call finishes the sums of a piece while it has its logits, and gradients of the piece before */
+    const uint32_t during = (config->passes & BP_LM_HEAD_ONE_CALL) != 0 ? BP_STAGE_FINISH : 0;
+    const uint32_t graded = BP_STAGE_OWN | during;
+    const uint32_t both = BP_STAGE_PARTIALS | during | (sizes->piece_tokens == 0 ? 0 : BP_STAGE_OWN);
     const bp_workspace_need needs[BP_HEAD_WORKSPACES] = {
-        {"chunk.0", chunk, both},
-        {"chunk.1", head->chunk_count > 1 ? chunk : 0, both},
+        {"chunk.0", sizes->chunk_bytes, both},
+        {"chunk.1", sizes->second_chunk_bytes, both},
         {"scratch", head->products != NULL ? head->products->scratch_bytes : 0, both},
-        {"hidden_grad", sums, BP_STAGE_OWN}};
+        {"hidden_grad", sizes->hidden_grad_bytes, graded},
+        {"weight_grad", sizes->weight_grad_bytes, graded}};
     const uint64_t options = (uint64_t)config->max_targets << 40 | (uint64_t)config->dtype << 32 |
-                             (uint64_t)config->targets << 8 | (uint64_t)(config->forward_only != 0) << 1 |
+                             (uint64_t)config->targets << 8 | (uint64_t)config->passes << 1 |
                              (uint64_t)(config->partial_hidden_grad != 0);
     const bp_base_config base = {
         .call = "bp_lm_head_create",
@@ -141,13 +139,13 @@ static bp_status make_base(bp_device *device, const bp_lm_head_config *config, b
         .max_targets = config->max_targets,
         .shard = {.start = config->vocab_start,
                   .columns = config->vocab,
-                  .same = {config->max_tokens, config->hidden, (uint64_t)config->chunk, options}},
-        .same = {"max_tokens", "hidden", "chunk", "options (max_targets, dtype, targets, passes)"},
+                  .same = {config->max_tokens, config->hidden, (uint64_t)config->chunk, config->memory_bytes, options}},
+        .same = {"max_tokens", "hidden", "chunk", "memory_bytes", "options (max_targets, dtype, targets, passes)"},
         .comm = config->comm,
         .targets = config->targets,
         .threads = config->threads,
         .kernels = config->kernels,
-        .continues = head->tile < config->vocab,
+        .continues = head->plan.forward.columns < config->vocab,
         .needs = needs,
         .need_count = BP_HEAD_WORKSPACES};
     return bp_base_init(device, &base, status, &head->base);
@@ -174,23 +172,23 @@ bp_status bp_lm_head_create(bp_device *device, const bp_lm_head_config *config, 
     if (device == NULL || head == NULL)
         status = bp_fail(BP_ERR_INVALID_ARGUMENT, "bp_lm_head_create: needs a device and an output");
     config = &own;
+    uint64_t largest;
+    BP_TRY(largest_shard("bp_lm_head_create", config, status, &largest));
     bp_lm_head unmade = {0}; /* without memory, the other ranks must still learn of the failure */
     bp_lm_head *made = calloc(1, sizeof *made);
-    if (status == BP_OK)
-        status = made != NULL ? make_own(device, config, made) : bp_fail_memory(sizeof *made);
+    status = made != NULL ? make_own(device, config, largest, made) : bp_fail_memory(sizeof *made);
     status = make_base(device, config, status, made != NULL ? made : &unmade);
-    if (status != BP_OK || made == NULL || head == NULL) { /* without `made` and `head` the status cannot be BP_OK */
+    if (status != BP_OK || made == NULL) { /* without `made` the status cannot be BP_OK */
         lm_head_finish(made != NULL ? made : &unmade);
         free(made);
         return status;
     }
     const bp_base *base = &made->base;
-    const uint64_t chunk = chunk_bytes(made);
     made->info = (bp_lm_head_info){.kernels = base->engine->kernels,
                                    .products = made->products->name,
                                    .threads = base->engine->threads,
-                                   .chunk_bytes = chunk,
-                                   .other_bytes = base->workspace.bytes - made->chunk_count * chunk,
+                                   .piece_tokens = made->plan.sizes.piece_tokens,
+                                   .sizes = &made->plan.sizes,
                                    .workspace_bytes = base->workspace.bytes,
                                    .planned_bytes = base->workspace.planned_bytes,
                                    .vocab = base->shards.vocab,

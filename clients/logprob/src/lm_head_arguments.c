@@ -32,12 +32,49 @@ static bp_status check_bias(const char *call, const char *name, const bp_lm_head
     return bp_check_rows(call, name, &given, columns, false, rows);
 }
 
-bp_status bp_head_check_batch(const char *call, const bp_lm_head *head, const bp_lm_head_batch *batch,
+/* Calls with kept logits are among the passes if that is; the others are `pass`. */
+static bp_status check_pass(const char *call, const bp_lm_head *head, uint32_t pass, bool is_kept)
+{
+    static const char *const names[] = {"BP_LM_HEAD_FORWARD", "BP_LM_HEAD_BACKWARD", "BP_LM_HEAD_ONE_CALL",
+                                        "BP_LM_HEAD_KEPT"};
+    const uint32_t needed = is_kept ? BP_LM_HEAD_KEPT : pass;
+    if (is_kept && pass == BP_LM_HEAD_ONE_CALL)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: logits are kept for a backward call; leave them out", call);
+    if ((head->passes & needed) == 0)
+        return bp_fail(BP_ERR_SCHEDULE, "%s: the head was created with passes 0x%x, without %s", call, head->passes,
+                       names[__builtin_ctz(needed)]);
+    return BP_OK;
+}
+
+/* Checks kept logits, whose rows are at strides that products accept. */
+static bp_status check_kept(const char *call, const bp_lm_head *head, const bp_lm_head_batch *batch, uint64_t tokens,
+                            bp_matrix *kept)
+{
+    const uint64_t columns = head->base.columns;
+    const bp_token_rows given = {.data = batch->logits,
+                                 .dtype = BP_DTYPE_FP32,
+                                 .batch = 1,
+                                 .sequence = tokens,
+                                 .columns = columns,
+                                 .stride = batch->logits_stride};
+    bp_token_rows rows;
+    BP_TRY(bp_check_rows(call, "kept logits", &given, columns, false, &rows));
+    if (rows.stride < (int64_t)columns || rows.stride > INT32_MAX)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "%s: kept logits have rows of %llu elements at a stride of %lld; use a stride of %llu to %d",
+                       call, (unsigned long long)columns, (long long)rows.stride, (unsigned long long)columns,
+                       INT32_MAX);
+    *kept = (bp_matrix){rows.data, BP_DTYPE_FP32, rows.stride};
+    return BP_OK;
+}
+
+bp_status bp_head_check_batch(const char *call, const bp_lm_head *head, uint32_t pass, const bp_lm_head_batch *batch,
                               bp_head_batch *checked)
 {
     const bp_token_rows *hidden = &batch->hidden;
     bp_head_batch c = {.logits = {.rounding = (int32_t)batch->tokens.rounding, .cap = batch->tokens.soft_cap}};
     bp_token_rows weight, bias;
+    BP_TRY(check_pass(call, head, pass, batch->logits != NULL));
     BP_TRY(bp_check_count(call, hidden->batch, hidden->sequence, head->base.max_tokens, &c.token_count));
     if (hidden->dtype != head->dtype)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: hidden states are %s, but the head was created for %s", call,
@@ -50,10 +87,10 @@ bp_status bp_head_check_batch(const char *call, const bp_lm_head *head, const bp
     }
     if (c.token_count != 0 && batch->bias != NULL) {
         BP_TRY(check_bias(call, "biases", head, batch->bias, &bias));
-        if (head->products->ops->place == NULL)
-            return bp_fail(BP_ERR_UNSUPPORTED, "%s: a bias needs CUDA kernels, which this build does not have", call);
         c.bias = (bp_matrix){bias.data, BP_DTYPE_FP32, 0};
     }
+    if (c.token_count != 0 && batch->logits != NULL)
+        BP_TRY(check_kept(call, head, batch, c.token_count, &c.kept));
     *checked = c;
     return BP_OK;
 }
@@ -98,11 +135,33 @@ static bp_status check_hidden_grad(const char *call, const bp_lm_head *head, con
     return check_apart(call, "hidden states", checked, "gradients of weights", &beside);
 }
 
+/* A narrow gradient is written once: nothing adds to it. */
+static bp_status check_weight_dtype(const char *call, const bp_lm_head *head, uint64_t piece_tokens,
+                                    const bp_head_batch *batch, const bp_lm_head_gradients *gradients)
+{
+    const bp_dtype dtype = gradients->weight_grad_dtype;
+    const char *name = bp_dtype_name(dtype);
+    if (dtype == BP_DTYPE_FP32)
+        return BP_OK;
+    if (dtype != head->dtype)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: the gradient of weights is %s for weights in %s; use fp32 or %s",
+                       call, name, bp_dtype_name(head->dtype), bp_dtype_name(head->dtype));
+    if (gradients->accumulate)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: a gradient of weights in %s cannot be added to; use fp32", call,
+                       name);
+    if (batch->token_count > piece_tokens)
+        return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                       "%s: a gradient of weights in %s needs the %llu tokens in one piece, which has up to %llu; use "
+                       "fp32, or more memory_bytes",
+                       call, name, (unsigned long long)batch->token_count, (unsigned long long)piece_tokens);
+    return BP_OK;
+}
+
 static bp_status check_weight_grad(const char *call, const bp_lm_head *head, const bp_head_batch *batch,
                                    const bp_lm_head_gradients *gradients, bp_matrix *checked)
 {
     bp_token_rows grad;
-    BP_TRY(check_weight(call, "gradients of weights", head, gradients->weight_grad, BP_DTYPE_FP32,
+    BP_TRY(check_weight(call, "gradients of weights", head, gradients->weight_grad, gradients->weight_grad_dtype,
                         gradients->weight_grad_stride, &grad));
     if (batch->token_count != 0) {
         const bp_token_rows weight = weight_rows(head, &batch->weight);
@@ -127,14 +186,15 @@ static bp_status check_bias_grad(const char *call, const bp_lm_head *head, const
     return check_apart(call, "biases", &grad, "hidden states", &batch->hidden);
 }
 
-bp_status bp_head_check_gradients(const char *call, const bp_lm_head *head, const bp_head_batch *batch,
-                                  const bp_lm_head_gradients *gradients, bp_head_gradients *checked)
+bp_status bp_head_check_gradients(const char *call, const bp_lm_head *head, uint64_t piece_tokens,
+                                  const bp_head_batch *batch, const bp_lm_head_gradients *gradients,
+                                  bp_head_gradients *checked)
 {
     bp_head_gradients c = {.adds = gradients->accumulate != 0, .bias = gradients->bias_grad};
-    if (head->forward_only)
-        return bp_fail(BP_ERR_SCHEDULE, "%s: the head was created with forward_only", call);
-    if (gradients->weight_grad != NULL)
+    if (gradients->weight_grad != NULL) {
+        BP_TRY(check_weight_dtype(call, head, piece_tokens, batch, gradients));
         BP_TRY(check_weight_grad(call, head, batch, gradients, &c.weight));
+    }
     if (gradients->bias_grad != NULL)
         BP_TRY(check_bias_grad(call, head, batch, gradients->bias_grad));
     if (batch->token_count != 0) {
@@ -145,6 +205,7 @@ bp_status bp_head_check_gradients(const char *call, const bp_lm_head *head, cons
                                                .saved = gradients->saved,
                                                .saved_bytes = gradients->saved_bytes};
         BP_TRY(bp_check_gradients(call, &upstream, &batch->tokens, &c.upstream));
+        c.upstream.tokens = batch->tokens;
         if (gradients->hidden_grad.data != NULL)
             BP_TRY(check_hidden_grad(call, head, batch, &gradients->hidden_grad, &c.weight, &c.hidden));
     }

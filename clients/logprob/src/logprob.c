@@ -198,7 +198,7 @@ static bp_status run_forward(const char *call, bp_base *base, const bp_tokens_wo
                              const bp_logits_work *logits, const bp_results_work *results, bp_stream *stream)
 {
     bp_forward_pass pass;
-    BP_TRY(bp_base_begin_forward(call, base, tokens, stream, &pass));
+    BP_TRY(bp_base_begin_forward(call, base, tokens, false, stream, &pass));
     bp_forward_work work = bp_forward_work_of(&pass, tokens, 0, results);
     work.logits = *logits;
     return bp_base_end_forward(base, tokens, &pass, results, stream,
@@ -262,12 +262,7 @@ static bp_status read_gradients(const char *call, const bp_logprob_gradients *gr
     if (outputs != NULL) {
         bp_logprob_outputs of_forward = logprob_outputs_defaults;
         BP_TRY(bp_struct_read(call, outputs, false, &of_forward, sizeof of_forward));
-        if (wanted.saved != NULL && wanted.saved != of_forward.saved)
-            return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: saved of the gradients is %p, that of the outputs %p; use one",
-                           call, wanted.saved, of_forward.saved);
-        if (wanted.entropy_grad.data != NULL && of_forward.entropy.data == NULL)
-            return bp_fail(BP_ERR_INVALID_ARGUMENT, "%s: upstream gradients of entropies need the output entropy",
-                           call);
+        BP_TRY(bp_check_one_call(call, &of_forward, wanted.saved, &wanted.entropy_grad));
         wanted.saved = of_forward.saved;
         wanted.saved_bytes = of_forward.saved_bytes;
     }
@@ -310,7 +305,7 @@ static bp_status run_both(const char *call, bp_base *base, const batch_work *bat
         return ops->gradient(base->engine, gradient, stream);
     }
     bp_forward_pass pass;
-    BP_TRY(bp_base_begin_forward(call, base, &batch->tokens, stream, &pass));
+    BP_TRY(bp_base_begin_forward(call, base, &batch->tokens, false, stream, &pass));
     bp_fused_work work = {.forward = bp_forward_work_of(&pass, &batch->tokens, 0, results), .gradient = *gradient};
     work.forward.logits = batch->work;
     return bp_base_end_forward(base, &batch->tokens, &pass, results, stream, ops->fused(base->engine, &work, stream));

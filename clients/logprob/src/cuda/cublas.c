@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products on cuda devices by cuBLAS. cuBLAS is column-major and these matrices are row-major, so each is passed as its transpose
- * and the products are swapped: c^T = b^T a^T. Masked hidden states are first copied, block by block. */
+ * and the products are swapped: c^T = b^T a^T. Masked hidden states are first copied. */
 #include <bucketpool/core/arith.h>
 #include <bucketpool/core/fail.h>
 #include <bucketpool/kernels.h>
@@ -85,17 +85,12 @@ static bp_status cublas_fail(const library *used, int error, const char *functio
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
-/* NVIDIA's recommended workspace for Hopper; with less, cuBLAS chooses other kernels. Copied rows follow it in the scratch memory. */
-#define CUBLAS_BYTES (UINT64_C(32) << 20)
-#define BLOCK_ROWS 1024u
-
 typedef struct cublas {
     bp_products products;
     bp_device *device;
     library library;
     void *handle;
     bp_cuda_rows *rows; /* NULL: no kernels in this build or for this GPU */
-    uint64_t block_rows;
 } cublas;
 
 /* C = A B in cuBLAS's terms: A is m x k, B is k x n. Sizes and strides fit 31 bits (engine.h). */
@@ -126,7 +121,7 @@ static bp_status cublas_run(const cublas *c, const gemm *g, const bp_product_wor
     int error = used->cublasSetStream(c->handle, stream);
     if (error != BP_CUBLAS_SUCCESS)
         return cublas_fail(used, error, "cublasSetStream", "choosing a stream");
-    error = used->cublasSetWorkspace(c->handle, work->scratch, CUBLAS_BYTES);
+    error = used->cublasSetWorkspace(c->handle, work->scratch, BP_CUBLAS_BYTES);
     if (error != BP_CUBLAS_SUCCESS)
         return cublas_fail(used, error, "cublasSetWorkspace", "giving it scratch memory");
     error = used->cublasGemmEx(c->handle, g->transpose_a, g->transpose_b, (int)g->m, (int)g->n, (int)g->k, &alpha,
@@ -171,27 +166,27 @@ static bp_status cublas_add_weight_grad(const cublas *c, const bp_product_work *
     return cublas_enqueue(c, &g, w, stream);
 }
 
-/* NaN times 0 is NaN, so masked rows must be zeros for cuBLAS. */
+/* NaN times 0 is NaN, so masked rows must be zeros for cuBLAS; and rows of several matrices become one, so that the gradient is written once.
+ * Both are copies in the scratch memory. */
 static bp_status cublas_weight_grad(bp_products *products, const bp_product_work *w, bp_stream *stream)
 {
     const cublas *c = (cublas *)products;
-    if (w->mask.tokens.mask == NULL) /* the states of ignored tokens are finite (lm_head.h) */
-        return cublas_add_weight_grad(c, w, stream);
+    if (w->mask.tokens.mask == NULL && !w->joins && (w->row == 0 || !products->joins))
+        return cublas_add_weight_grad(c, w, stream); /* the states of ignored tokens are finite (lm_head.h) */
     if (c->rows == NULL)
         return bp_fail(BP_ERR_UNSUPPORTED, "a weight gradient with a token mask needs CUDA kernels, which this "
                                            "build does not have for this GPU");
-    bp_product_work block = *w;
-    for (uint64_t row = 0; row < w->rows; row += block.rows) {
-        const bp_matrix states = {bp_matrix_row(&w->b, row), w->b.dtype, w->b.stride};
-        block.rows = bp_min_u64(c->block_rows, w->rows - row);
-        block.a.data = bp_matrix_row(&w->a, row);
-        block.b = (bp_matrix){(uint8_t *)w->scratch + CUBLAS_BYTES, w->b.dtype, (int64_t)w->hidden};
-        block.mask.first = w->mask.first + row;
-        block.adds = w->adds || row > 0;
-        BP_TRY(bp_cuda_rows_copy(c->rows, &states, &block.b, block.rows, w->hidden, &block.mask, stream));
-        BP_TRY(cublas_add_weight_grad(c, &block, stream));
-    }
-    return BP_OK;
+    const bool has_mask = w->mask.tokens.mask != NULL;
+    bp_product_work all = *w;
+    all.b = (bp_matrix){(uint8_t *)w->scratch + BP_CUBLAS_BYTES, w->b.dtype, (int64_t)w->hidden};
+    const bp_matrix copies = {bp_matrix_row(&all.b, w->row), w->b.dtype, (int64_t)w->hidden};
+    if (!w->keeps_hidden)
+        BP_TRY(bp_cuda_rows_copy(c->rows, &w->b, &copies, w->rows, w->hidden, has_mask ? &w->mask : NULL, stream));
+    if (w->joins)
+        return BP_OK;
+    all.rows = w->row + w->rows;
+    all.a.data = bp_matrix_row(&w->a, 0 - w->row);
+    return cublas_add_weight_grad(c, &all, stream);
 }
 
 static bp_status cublas_place(bp_products *products, const bp_product_work *w, bp_stream *stream)
@@ -248,17 +243,17 @@ static bp_status cublas_start(cublas *c, uint64_t rows, uint64_t hidden, bp_dtyp
     uint64_t numel, bytes;
     if (info == NULL)
         return bp_fail(BP_ERR_INVALID_ARGUMENT, "cuBLAS needs a cuda device, not %s", bp_device_name(c->device));
-    c->block_rows = bp_min_u64(rows, BLOCK_ROWS);
-    if (!bp_mul_u64(c->block_rows, hidden, &numel) || !bp_mul_u64(numel, bp_dtype_bits(dtype) / 8, &bytes) ||
-        !bp_add_u64(bytes, CUBLAS_BYTES, &c->products.scratch_bytes))
-        return bp_fail(BP_ERR_OVERFLOW, "%llu rows of %llu elements do not fit 64 bits",
-                       (unsigned long long)c->block_rows, (unsigned long long)hidden);
+    if (!bp_mul_u64(rows, hidden, &numel) || !bp_mul_u64(numel, bp_dtype_bits(dtype) / 8, &bytes) ||
+        !bp_add_u64(bytes, BP_CUBLAS_BYTES, &c->products.scratch_bytes))
+        return bp_fail(BP_ERR_OVERFLOW, "%llu rows of %llu elements do not fit 64 bits", (unsigned long long)rows,
+                       (unsigned long long)hidden);
     BP_TRY(open_cublas(info->driver_version, &c->library));
     BP_TRY(cublas_start_handle(c));
     bp_status status = bp_cuda_rows_create(c->device, &c->rows);
     if (status != BP_OK && status != BP_ERR_UNSUPPORTED)
         return status;
     c->products.ops = &ops[c->rows != NULL];
+    c->products.joins = c->rows != NULL;
     return BP_OK;
 }
 

@@ -49,6 +49,8 @@ head_case random_case(uint64_t seed)
                    .ignores = seed % 2 != 0,
                    .seed = next(&s)};
     c.grad_dtype = random_up_to(&s, 1) != 0 ? c.dtype : BP_DTYPE_FP32;
+    c.way = (head_way)random_up_to(&s, HEAD_WAYS - 1);
+    c.narrow_weight_grad = c.chunk == 0 && !c.accumulate;
     return c;
 }
 

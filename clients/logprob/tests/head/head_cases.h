@@ -7,6 +7,9 @@
 
 #include <stdbool.h>
 
+/* From hidden states to gradients. */
+typedef enum head_way { TWO_CALLS, ONE_CALL, KEPT_LOGITS, HEAD_WAYS } head_way;
+
 typedef struct head_case {
     uint64_t batch, sequence, hidden, vocab;
     bp_dtype dtype;      /* of hidden states and weight */
@@ -21,6 +24,9 @@ typedef struct head_case {
     bool broadcasts;   /* upstream gradients have stride 0 */
     bool masks_finite; /* hidden states of masked tokens are finite */
     bool ignores;      /* targets of -100, which are otherwise outside the vocabulary */
+    head_way way;
+    bool narrow_weight_grad; /* in `dtype` */
+    uint64_t memory_bytes;   /* 0: the default */
 } head_case;
 
 /* Inputs and fp64 results of a case. Inputs fit bf16, so they are the same in all dtypes. */
@@ -48,7 +54,7 @@ typedef struct head_tensors {
     const head_values *v;
     uint64_t first, columns;
     uint8_t *hidden, *weight, *target, *mask, *upstream, *other;
-    uint8_t *logprob, *entropy, *saved, *hidden_grad, *weight_grad;
+    uint8_t *logprob, *entropy, *saved, *hidden_grad, *weight_grad, *kept;
     uint64_t saved_bytes;
     double allowed; /* tolerance of gradients, relative to the largest */
     bp_lm_head_batch batch;
@@ -59,7 +65,7 @@ typedef struct head_tensors {
 head_tensors tensors_of(const head_values *v, uint64_t first, uint64_t columns);
 void free_tensors(head_tensors *t);
 /* The allocations and their sizes. */
-#define HEAD_MEMORIES 11
+#define HEAD_MEMORIES 12
 typedef struct head_memory {
     uint8_t **at;
     uint64_t bytes;
@@ -73,6 +79,8 @@ void poison(head_tensors *t);
 uint64_t bits_of(const head_tensors *t);
 
 bp_lm_head_config head_config_of(const head_case *c);
+/* Both passes, as the case's way has them. */
+bp_status call_head(bp_lm_head *head, const head_tensors *t, bp_stream *stream);
 
 /* The largest error, relative to the tolerance of the dtype and magnitudes: up to 1 is correct. Written gaps and unwritten outputs count as
  * infinite. */

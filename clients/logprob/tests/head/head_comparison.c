@@ -145,12 +145,15 @@ static void add_token(const head_batch *h, uint64_t t, shard part, double *sum, 
 
 static bool weight_row_is_true(const head_batch *h, uint64_t v, const double *sum, const double *slack)
 {
-    const float *row = row_at(&h->weight_grad, 0, v);
+    const void *row = row_at(&h->weight_grad, 0, v);
+    const bp_dtype dtype = h->o.narrow_weight_grad ? h->o.dtype : BP_DTYPE_FP32;
     for (uint64_t k = 0; k < h->o.hidden; k++) {
         double before = h->o.accumulate ? h->before[v * h->o.hidden + k] : 0, expected = sum[k] + before;
         double allowed = slack[k] + (h->o.accumulate ? 2e-7 * (1 + fabs(expected)) : 0) + 1e-30;
-        if (!is_within(row[k], expected, allowed))
-            return complain(h, "weight_grad", v, k, row[k], expected, allowed);
+        allowed += rounding_slack(dtype, fabs(expected) + slack[k]);
+        const double value = element_at(row, dtype, (int64_t)k);
+        if (!is_within(value, expected, allowed))
+            return complain(h, "weight_grad", v, k, value, expected, allowed);
     }
     return true;
 }

@@ -15,8 +15,7 @@ static bool run_part(bp_lm_head *head, head_batch *h, shard part, bp_stream *str
     bp_logprob_outputs outputs = outputs_of(&h->tokens);
     bp_lm_head_gradients gradients = head_gradients_of(h, part);
     poison_head(h);
-    return OK(bp_lm_head_forward(head, &call, &outputs, stream)) &&
-           OK(bp_lm_head_backward(head, &call, &gradients, stream)) &&
+    return OK(call_head(head, h->o.way, &call, &outputs, &gradients, stream)) &&
            (stream == NULL || OK(bp_stream_synchronize(stream)));
 }
 

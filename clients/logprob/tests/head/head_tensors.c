@@ -78,6 +78,16 @@ static uint64_t weight_bytes(const head_tensors *t, uint64_t bytes)
     return t->columns * (t->v->c.hidden + t->v->c.gap) * bytes;
 }
 
+static bp_dtype weight_grad_dtype(const head_case *c)
+{
+    return c->narrow_weight_grad ? c->dtype : BP_DTYPE_FP32;
+}
+
+static uint64_t kept_bytes(const head_tensors *t)
+{
+    return t->v->c.way == KEPT_LOGITS ? t->v->tokens * t->columns * sizeof(float) : 0;
+}
+
 static uint8_t *new_memory(uint64_t bytes)
 {
     uint8_t *memory = malloc(bytes + 1);
@@ -115,7 +125,8 @@ void poison(head_tensors *t)
     memset(t->entropy, POISON, size_of(t, 1, sizeof(float)));
     memset(t->saved, POISON, t->saved_bytes);
     memset(t->hidden_grad, POISON, size_of(t, c->hidden, bytes_of(c->grad_dtype)));
-    memset(t->weight_grad, POISON, weight_bytes(t, sizeof(float)));
+    memset(t->weight_grad, POISON, weight_bytes(t, bytes_of(weight_grad_dtype(c))));
+    memset(t->kept, POISON, kept_bytes(t));
     for (uint64_t i = 0; c->accumulate && i < t->columns; i++)
         for (uint64_t k = 0; k < c->hidden; k++)
             set(t->weight_grad + (i * (c->hidden + c->gap) + k) * sizeof(float), BP_DTYPE_FP32,
@@ -164,6 +175,9 @@ void describe(head_tensors *t)
     t->gradients.hidden_grad = rows_at(c, t->hidden_grad, c->grad_dtype);
     t->gradients.weight_grad = t->weight_grad;
     t->gradients.weight_grad_stride = t->batch.weight_stride;
+    t->gradients.weight_grad_dtype = weight_grad_dtype(c);
+    if (c->way == KEPT_LOGITS)
+        t->batch.logits = (float *)(void *)t->kept;
     t->gradients.accumulate = c->accumulate;
 }
 
@@ -180,7 +194,8 @@ void memories_of(head_tensors *t, head_memory memories[HEAD_MEMORIES])
                                             {&t->entropy, size_of(t, 1, sizeof(float))},
                                             {&t->saved, t->saved_bytes},
                                             {&t->hidden_grad, size_of(t, c->hidden, bytes_of(c->grad_dtype))},
-                                            {&t->weight_grad, weight_bytes(t, sizeof(float))}};
+                                            {&t->weight_grad, weight_bytes(t, bytes_of(weight_grad_dtype(c)))},
+                                            {&t->kept, kept_bytes(t)}};
     memcpy(memories, all, sizeof all);
 }
 
@@ -223,7 +238,7 @@ uint64_t bits_of(const head_tensors *t)
     mix(&hash, t->logprob, size_of(t, 1, sizeof(float)));
     mix(&hash, t->entropy, size_of(t, 1, sizeof(float)));
     mix(&hash, t->hidden_grad, size_of(t, t->v->c.hidden, bytes_of(t->v->c.grad_dtype)));
-    mix(&hash, t->weight_grad, weight_bytes(t, sizeof(float)));
+    mix(&hash, t->weight_grad, weight_bytes(t, bytes_of(weight_grad_dtype(&t->v->c))));
     return hash;
 }
 
@@ -296,7 +311,7 @@ double wrong_gradients(const head_tensors *t)
     for (uint64_t i = 0; i < t->columns; i++)
         places[i] = i * step;
     const double weight =
-        wrong_rows(t->weight_grad, BP_DTYPE_FP32, c->hidden, c->gap, places, expected, t->columns, t->allowed);
+        wrong_rows(t->weight_grad, weight_grad_dtype(c), c->hidden, c->gap, places, expected, t->columns, t->allowed);
     free(expected);
     free(places);
     return fmax(weight, wrong_tensor(t, t->hidden_grad, c->grad_dtype, c->hidden, t->v->hidden_grad, t->allowed));
@@ -311,6 +326,18 @@ bp_lm_head_config head_config_of(const head_case *c)
     config.vocab = c->vocab;
     config.dtype = c->dtype;
     config.chunk = c->chunk;
+    config.memory_bytes = c->memory_bytes != 0 ? c->memory_bytes : config.memory_bytes;
+    config.passes = c->way == TWO_CALLS  ? BP_LM_HEAD_FORWARD | BP_LM_HEAD_BACKWARD
+                    : c->way == ONE_CALL ? BP_LM_HEAD_ONE_CALL
+                                         : BP_LM_HEAD_KEPT;
     config.targets = BP_TARGETS_MASK; /* some are outside the vocabulary */
     return config;
+}
+
+bp_status call_head(bp_lm_head *head, const head_tensors *t, bp_stream *stream)
+{
+    if (t->v->c.way == ONE_CALL)
+        return bp_lm_head_forward_backward(head, &t->batch, &t->outputs, &t->gradients, stream);
+    const bp_status status = bp_lm_head_forward(head, &t->batch, &t->outputs, stream);
+    return status != BP_OK ? status : bp_lm_head_backward(head, &t->batch, &t->gradients, stream);
 }

@@ -11,6 +11,7 @@
 #include "support/scenarios.h"
 
 #define SAVED_MARGIN 64
+#define KEPT_GAP 3
 
 /* The whole of a [columns, hidden] matrix as rows of one sequence. */
 static view weight_view(const head_options *o, bp_dtype dtype, layout where)
@@ -89,12 +90,13 @@ head_batch new_head_batch(const head_options *options)
     h.hidden = new_view(o->dtype, o->batch, o->sequence, o->hidden, o->hidden_at, POISON);
     h.hidden_grad = new_view(o->grad_dtype, o->batch, o->sequence, o->hidden, o->hidden_grad_at, POISON);
     h.weight = weight_view(o, o->dtype, o->weight_at);
-    h.weight_grad = weight_view(o, BP_DTYPE_FP32, o->weight_grad_at);
+    h.weight_grad = weight_view(o, o->narrow_weight_grad ? o->dtype : BP_DTYPE_FP32, o->weight_grad_at);
     h.bias = new_view(BP_DTYPE_FP32, 1, 1, o->columns, (layout){.shift = 3}, POISON);
     h.bias_grad = new_view(BP_DTYPE_FP32, 1, 1, o->columns, (layout){.shift = 5}, POISON);
     h.before = calloc(o->columns * o->hidden, sizeof *h.before);
     h.product = calloc(token_count(&h.tokens) + 1, sizeof *h.product);
-    assert_true(h.before != NULL && h.product != NULL);
+    h.kept = malloc(token_count(&h.tokens) * (o->columns + KEPT_GAP) * sizeof *h.kept + 1);
+    assert_true(h.before != NULL && h.product != NULL && h.kept != NULL);
     fill_weight(&h);
     for (uint64_t i = 0; i < o->batch; i++) {
         for (uint64_t s = 0; s < o->sequence; s++) {
@@ -118,6 +120,7 @@ void free_head_batch(head_batch *h)
     free_view(&h->bias_grad);
     free(h->before);
     free(h->product);
+    free(h->kept);
 }
 
 void poison_head(head_batch *h)
@@ -126,6 +129,7 @@ void poison_head(head_batch *h)
     poison_view(&h->hidden_grad, POISON);
     poison_view(&h->weight_grad, POISON);
     poison_view(&h->bias_grad, POISON);
+    memset(h->kept, POISON, token_count(&h->tokens) * (h->o.columns + KEPT_GAP) * sizeof *h->kept);
     if (h->o.accumulate)
         memcpy(h->bias_grad.data, h->bias.data, h->o.columns * sizeof(float));
     for (uint64_t v = 0; v < h->o.columns && h->o.accumulate; v++)
@@ -137,6 +141,8 @@ void poison_head(head_batch *h)
 
 bp_lm_head_config head_config_of(const head_batch *h, shard part)
 {
+    static const uint32_t passes[HEAD_WAYS] = {BP_LM_HEAD_FORWARD | BP_LM_HEAD_BACKWARD, BP_LM_HEAD_ONE_CALL,
+                                               BP_LM_HEAD_KEPT};
     bp_lm_head_config config;
     bp_lm_head_config_init(&config, sizeof config);
     config.max_tokens = h->o.batch * h->o.sequence;
@@ -149,6 +155,8 @@ bp_lm_head_config head_config_of(const head_batch *h, shard part)
     config.chunk = h->o.chunk;
     config.threads = h->o.threads;
     config.partial_hidden_grad = h->o.partial;
+    config.memory_bytes = h->o.memory_bytes != 0 ? h->o.memory_bytes : config.memory_bytes;
+    config.passes = passes[h->o.way];
     return config;
 }
 
@@ -163,6 +171,10 @@ bp_lm_head_batch head_call_of(const head_batch *h, shard part)
     call.tokens = tokens.tokens;
     if (h->o.biased)
         call.bias = (const float *)h->bias.data + part.first;
+    if (h->o.way == KEPT_LOGITS) {
+        call.logits = h->kept;
+        call.logits_stride = (int64_t)h->o.columns + KEPT_GAP;
+    }
     return call;
 }
 
@@ -185,6 +197,7 @@ bp_lm_head_gradients head_gradients_of(const head_batch *h, shard part)
     gradients.hidden_grad = rows_of(&h->hidden_grad);
     gradients.weight_grad = row_at(&h->weight_grad, 0, part.first);
     gradients.weight_grad_stride = h->weight_grad.stride;
+    gradients.weight_grad_dtype = h->o.narrow_weight_grad ? h->o.dtype : BP_DTYPE_FP32;
     gradients.accumulate = h->o.accumulate;
     return gradients;
 }
@@ -210,13 +223,21 @@ bp_lm_head *new_head(bp_device *device, const head_batch *h)
     return head;
 }
 
+bp_status call_head(bp_lm_head *head, head_way way, const bp_lm_head_batch *call, const bp_logprob_outputs *outputs,
+                    const bp_lm_head_gradients *gradients, bp_stream *stream)
+{
+    if (way == ONE_CALL)
+        return bp_lm_head_forward_backward(head, call, outputs, gradients, stream);
+    const bp_status status = bp_lm_head_forward(head, call, outputs, stream);
+    return status != BP_OK ? status : bp_lm_head_backward(head, call, gradients, stream);
+}
+
 void run_head(bp_lm_head *head, const head_batch *h)
 {
     bp_lm_head_batch call = head_call_of(h, whole_shard(&h->tokens));
     bp_logprob_outputs outputs = outputs_of(&h->tokens);
     bp_lm_head_gradients gradients = head_gradients_of(h, whole_shard(&h->tokens));
-    assert_ok(bp_lm_head_forward(head, &call, &outputs, NULL));
-    assert_ok(bp_lm_head_backward(head, &call, &gradients, NULL));
+    assert_ok(call_head(head, h->o.way, &call, &outputs, &gradients, NULL));
 }
 
 void check_head(bp_lm_head *head, head_batch *h)

@@ -7,6 +7,9 @@
 
 #include "../support/batches.h"
 
+/* From hidden states to gradients. */
+typedef enum head_way { TWO_CALLS, ONE_CALL, KEPT_LOGITS, HEAD_WAYS } head_way;
+
 typedef struct head_options {
     uint64_t batch, sequence, hidden, columns; /* columns: of the whole vocabulary */
     bp_dtype dtype;                            /* 0: fp32 */
@@ -27,6 +30,9 @@ typedef struct head_options {
     bool with_logsumexp, with_mean, heated;
     double soft_cap;
     bp_dtype rounding;
+    head_way way;
+    bool narrow_weight_grad; /* in `dtype` */
+    uint64_t memory_bytes;   /* 0: the default */
 } head_options;
 
 typedef struct head_batch {
@@ -35,6 +41,7 @@ typedef struct head_batch {
     view hidden, weight, bias, hidden_grad, weight_grad, bias_grad;
     double *before;  /* initial contents of weight_grad, [columns, hidden]; those of bias_grad are the bias */
     double *product; /* per token, the largest sum of |h w| */
+    float *kept;     /* logits, with KEPT_GAP elements between rows */
 } head_batch;
 
 head_batch new_head_batch(const head_options *options);
@@ -48,7 +55,9 @@ bp_lm_head_gradients head_gradients_of(const head_batch *h, shard part);
 /* False if this build or machine has no matrix products; prints that once. */
 bool has_products(bp_device *device);
 bp_lm_head *new_head(bp_device *device, const head_batch *h);
-/* Both passes; asserts. */
+bp_status call_head(bp_lm_head *head, head_way way, const bp_lm_head_batch *call, const bp_logprob_outputs *outputs,
+                    const bp_lm_head_gradients *gradients, bp_stream *stream);
+/* Both passes, as the batch's way has them; asserts. */
 void run_head(bp_lm_head *head, const head_batch *h);
 /* Poisons, runs and compares; asserts. */
 void check_head(bp_lm_head *head, head_batch *h);

@@ -30,14 +30,13 @@ static bp_lm_head *new_head(bp_device *device, const head_case *c, bp_targets ta
 
 static void call(bp_lm_head *head, device_tensors *w, bp_stream *stream)
 {
-    assert_ok(bp_lm_head_forward(head, &w->there.batch, &w->there.outputs, stream));
-    assert_ok(bp_lm_head_backward(head, &w->there.batch, &w->there.gradients, stream));
+    assert_ok(call_head(head, &w->there, stream));
 }
 
 TEST(test_random)
 {
     bp_device *device = new_cuda();
-    for (uint64_t seed = 0; seed < 8; seed++) {
+    for (uint64_t seed = 0; seed < 24; seed++) {
         head_case c = random_case(seed);
         c.masks_finite = true;
         device_tensors w;
@@ -48,6 +47,41 @@ TEST(test_random)
             call(head, &w, again == 0 ? w.stream : NULL);
             assert_true(matches_reference(&w));
         }
+        bp_lm_head_destroy(&head);
+        end_device_tensors(&w);
+    }
+    bp_device_destroy(&device);
+}
+
+/* Parts of the vocabulary in backward, and pieces of tokens with them: memory for the least of both. */
+TEST(test_parts)
+{
+    bp_device *device = new_cuda();
+    for (uint64_t i = 0; i < 6; i++) {
+        head_case c = {.batch = i % 2 == 0 ? 1 : 3,
+                       .sequence = i % 2 == 0 ? 1100 : 430,
+                       .hidden = 3,
+                       .vocab = 4500,
+                       .dtype = i < 3 ? BP_DTYPE_BF16 : BP_DTYPE_FP32,
+                       .grad_dtype = i % 3 == 0 ? BP_DTYPE_FP32
+                                     : i < 3    ? BP_DTYPE_BF16
+                                                : BP_DTYPE_FP32,
+                       .temperature = 1,
+                       .has_mask = i % 3 != 1,
+                       .masks_finite = true,
+                       .ignores = true,
+                       .seed = i,
+                       .way = (head_way)(i % HEAD_WAYS),
+                       .memory_bytes = 1};
+        device_tensors w;
+        begin_device_tensors(&w, device, &c, 0, c.vocab);
+        bp_lm_head *head = new_head(device, &c, BP_TARGETS_ERROR);
+        const bp_lm_head_sizes *sizes = bp_lm_head_get_info(head)->sizes;
+        assert_true(c.way == ONE_CALL || sizes->backward_columns == 1536);
+        assert_true(sizes->piece_tokens < c.batch * c.sequence);
+        reset_device_tensors(&w);
+        call(head, &w, w.stream);
+        assert_true(matches_reference(&w));
         bp_lm_head_destroy(&head);
         end_device_tensors(&w);
     }
@@ -74,7 +108,7 @@ TEST(test_info)
     assert_string_equal(info.kernels, "cuda");
     assert_int_equal(info.workspace_bytes, info.planned_bytes);
     assert_int_equal(info.workspace_bytes, usage_of(device).committed_bytes);
-    assert_int_equal(info.chunk_bytes, 4 * 50 * 4);
+    assert_int_equal(info.sizes->chunk_bytes, 4 * 64 * 4);
     bp_lm_head_destroy(&head);
     bp_device_destroy(&device);
 }
@@ -87,11 +121,13 @@ static void launch(bp_capture *capture, bp_graph *graph, bp_stream *stream)
 }
 
 /* Both passes in one graph, alternating with eager ones: equal bits. */
-static void replay(bp_device *device, bp_targets targets)
+static void replay(bp_device *device, bp_targets targets, head_way way)
 {
     device_tensors w;
-    begin_device_tensors(&w, device, &some, 0, some.vocab);
-    bp_lm_head *head = new_head(device, &some, targets);
+    head_case c = some;
+    c.way = way;
+    begin_device_tensors(&w, device, &c, 0, c.vocab);
+    bp_lm_head *head = new_head(device, &c, targets);
     bp_capture *capture = NULL;
     bp_graph *graph = NULL;
     reset_device_tensors(&w);
@@ -127,8 +163,10 @@ static void replay(bp_device *device, bp_targets targets)
 TEST(test_captured)
 {
     bp_device *device = new_cuda();
-    replay(device, BP_TARGETS_MASK);
-    replay(device, BP_TARGETS_ERROR);
+    for (int way = 0; way < HEAD_WAYS; way++) {
+        replay(device, BP_TARGETS_MASK, (head_way)way);
+        replay(device, BP_TARGETS_ERROR, (head_way)way);
+    }
     bp_device_destroy(&device);
 }
 

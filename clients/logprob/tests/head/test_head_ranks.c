@@ -95,9 +95,8 @@ static bp_status run_head(rank *r)
     config.partial_hidden_grad = r->partial;
     bp_status status = bp_lm_head_create(r->device, &config, &head);
     for (int i = 0; status == BP_OK && i < 2; i++) {
-        status = bp_lm_head_forward(head, &r->w.there.batch, &r->w.there.outputs, r->w.stream);
-        if (status == BP_OK && !(i > 0 && r->w.v.c.accumulate))
-            status = bp_lm_head_backward(head, &r->w.there.batch, &r->w.there.gradients, r->w.stream);
+        if (!(i > 0 && r->w.v.c.accumulate))
+            status = call_head(head, &r->w.there, r->w.stream);
     }
     if (status == BP_OK)
         status = bp_stream_synchronize(r->w.stream);
@@ -177,8 +176,9 @@ TEST(test_sums)
 {
     static const bp_dtype dtypes[][2] = {
         {BP_DTYPE_FP32, BP_DTYPE_FP32}, {BP_DTYPE_BF16, BP_DTYPE_FP32}, {BP_DTYPE_BF16, BP_DTYPE_BF16}};
-    for (uint64_t i = 0; i < 6; i++) {
-        const head_case c = case_of(dtypes[i / 2][0], dtypes[i / 2][1], i);
+    for (uint64_t i = 0; i < 6 * HEAD_WAYS; i++) {
+        head_case c = case_of(dtypes[i % 6 / 2][0], dtypes[i % 6 / 2][1], i);
+        c.way = (head_way)(i / 6);
         for (int collectives = has_driver() ? 1 : 0; collectives < 2; collectives++) {
             rank ranks[RANKS];
             run_ranks(ranks, &c, collectives != 0, false);

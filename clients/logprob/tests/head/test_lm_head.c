@@ -5,6 +5,7 @@
 #include "../support/hosts.h"
 #include "heads.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,13 +13,17 @@
 
 static void check_head_options(const head_options *options)
 {
-    seed(61);
-    head_batch h = new_head_batch(options);
-    bp_lm_head *head = new_head(device, &h);
-    check_head(head, &h);
-    bp_lm_head_destroy(&head);
-    assert_null(head);
-    free_head_batch(&h);
+    for (int way = 0; way < HEAD_WAYS; way++) {
+        head_options o = *options;
+        o.way = (head_way)way;
+        seed(61);
+        head_batch h = new_head_batch(&o);
+        bp_lm_head *head = new_head(device, &h);
+        check_head(head, &h);
+        bp_lm_head_destroy(&head);
+        assert_null(head);
+        free_head_batch(&h);
+    }
 }
 
 TEST(chunks_dtypes_and_entropies)
@@ -116,6 +121,9 @@ TEST(random_heads_are_true)
             o.heated = random_below(2) == 0;
             o.soft_cap = random_below(2) == 0 ? 2 + random_below(20) : 0;
         }
+        o.way = (head_way)random_below(HEAD_WAYS);
+        if (o.chunk == 0 && !o.accumulate)
+            o.narrow_weight_grad = random_below(2) == 0;
         if (round % 8 == 7) { /* products of one term, exact in fp32: rounded alike */
             o.hidden = 1;
             o.dtype = BP_DTYPE_BF16;
@@ -306,6 +314,71 @@ TEST(runs_have_the_same_bits)
     }
 }
 
+/* The three ways differ in their products and pieces alone: results are equal within rounding, and outputs in their bits where pieces are. */
+TEST(ways_agree)
+{
+    for (int dtype = BP_DTYPE_FP32; dtype <= BP_DTYPE_BF16; dtype++) {
+        head_batch h[HEAD_WAYS];
+        for (int way = 0; way < HEAD_WAYS; way++) {
+            head_options o = {.batch = 2,
+                              .sequence = 33,
+                              .hidden = 64,
+                              .columns = 700,
+                              .dtype = (bp_dtype)dtype,
+                              .chunk = 7,
+                              .with_entropy = true,
+                              .biased = true,
+                              .masked = true,
+                              .with_logsumexp = true,
+                              .with_mean = true};
+            o.way = (head_way)way;
+            seed(8);
+            h[way] = new_head_batch(&o);
+            bp_lm_head *head = new_head(device, &h[way]);
+            check_head(head, &h[way]);
+            bp_lm_head_destroy(&head);
+            assert_true(same_rows(&h[0].tokens.logprob, &h[way].tokens.logprob, "log-probabilities"));
+            assert_true(same_rows(&h[0].tokens.entropy, &h[way].tokens.entropy, "entropies"));
+            assert_true(same_rows(&h[0].hidden_grad, &h[way].hidden_grad, "hidden_grad"));
+            assert_true(same_rows(&h[0].weight_grad, &h[way].weight_grad, "weight_grad"));
+            assert_true(same_rows(&h[0].bias_grad, &h[way].bias_grad, "bias_grad"));
+        }
+        for (int way = 0; way < HEAD_WAYS; way++)
+            free_head_batch(&h[way]);
+    }
+}
+
+/* Backward reads kept logits and leaves them as they are, for a second one. */
+TEST(kept_logits_are_read)
+{
+    head_options o = {.batch = 2, .sequence = 9, .hidden = 12, .columns = 50, .dtype = BP_DTYPE_BF16, .chunk = 4};
+    o.way = KEPT_LOGITS;
+    head_batch h = new_head_batch(&o);
+    bp_lm_head *head = new_head(device, &h);
+    const shard all = whole_shard(&h.tokens);
+    const bp_lm_head_batch call = head_call_of(&h, all);
+    const bp_lm_head_gradients gradients = head_gradients_of(&h, all);
+    const size_t bytes = 18 * (size_t)call.logits_stride * sizeof *call.logits;
+    float *before = malloc(bytes);
+    assert_non_null(before);
+    check_head(head, &h);
+    memcpy(before, h.kept, bytes);
+    for (int i = 0; i < 2; i++) {
+        poison_view(&h.hidden_grad, POISON);
+        assert_ok(bp_lm_head_backward(head, &call, &gradients, NULL));
+        assert_true(hidden_grad_is_true(&h, all));
+        assert_memory_equal(before, h.kept, bytes);
+    }
+    for (uint64_t t = 0; t < 18; t++) {
+        for (uint64_t v = 0; v < 50; v++)
+            assert_true(fabs((double)before[t * (uint64_t)call.logits_stride + v] - h.tokens.x[t * 50 + v]) < 1e-4);
+        assert_true(isnan(before[t * (uint64_t)call.logits_stride + 50])); /* the gap */
+    }
+    free(before);
+    bp_lm_head_destroy(&head);
+    free_head_batch(&h);
+}
+
 /* One chunk of fp32 logits and fixed parts; the plan matches the allocation for any number of tokens. */
 TEST(memory_is_one_chunk)
 {
@@ -325,9 +398,10 @@ TEST(memory_is_one_chunk)
         info = *bp_lm_head_get_info(head);
         assert_non_null(strstr(info.products, ".so"));
         assert_int_equal(info.vocab, 1000);
-        assert_in_range(info.chunk_bytes, 64 * 1000 * 4, 64 * 1000 * 4 + 65536);
+        assert_int_equal(info.sizes->chunk_bytes, 64 * 1008 * 4);
+        assert_int_equal(info.piece_tokens, 64);
         assert_int_equal(info.workspace_bytes, info.planned_bytes);
-        assert_in_range(info.workspace_bytes, info.chunk_bytes, info.chunk_bytes + info.other_bytes + 65536);
+        assert_in_range(info.workspace_bytes, info.sizes->chunk_bytes, info.sizes->bytes + 65536 * 8);
         assert_ok(bp_pool_statistics_get(bp_lm_head_get_info(head)->pool, &statistics));
         assert_int_equal(statistics.slab_bytes, info.workspace_bytes);
         workspace[i] = info.workspace_bytes;

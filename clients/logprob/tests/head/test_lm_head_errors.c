@@ -144,14 +144,16 @@ TEST(defaults_are_as_written)
     bp_lm_head_batch call;
     bp_lm_head_gradients gradients;
     assert_ok(bp_lm_head_config_init(&config, sizeof config));
-    assert_true(config.chunk == 1024 && config.dtype == BP_DTYPE_BF16 && config.comm == NULL &&
-                config.vocab_start == 0);
-    assert_true(config.targets == BP_TARGETS_ERROR && config.forward_only == 0 && config.partial_hidden_grad == 0);
+    assert_true(config.chunk == 0 && config.memory_bytes == UINT64_C(1) << 30 && config.dtype == BP_DTYPE_BF16 &&
+                config.comm == NULL && config.vocab_start == 0);
+    assert_true(config.targets == BP_TARGETS_ERROR && config.passes == (BP_LM_HEAD_FORWARD | BP_LM_HEAD_BACKWARD) &&
+                config.partial_hidden_grad == 0);
     assert_ok(bp_lm_head_batch_init(&call, sizeof call));
     assert_true(call.tokens.temperature == 1 && call.tokens.target_dtype == BP_DTYPE_INT64 &&
                 call.tokens.mask.data == NULL);
     assert_ok(bp_lm_head_gradients_init(&gradients, sizeof gradients));
-    assert_true(gradients.accumulate == 0 && gradients.hidden_grad.dtype == BP_DTYPE_FP32);
+    assert_true(gradients.accumulate == 0 && gradients.weight_grad_dtype == BP_DTYPE_FP32 &&
+                gradients.hidden_grad.dtype == BP_DTYPE_FP32);
     assert_fails(bp_lm_head_config_init(NULL, sizeof config), BAD, "");
     assert_fails(bp_lm_head_batch_init(NULL, sizeof call), BAD, "");
     assert_fails(bp_lm_head_gradients_init(&gradients, 1), BAD, "");
@@ -231,9 +233,10 @@ TEST(a_head_for_forward_has_no_backward)
 {
     bp_lm_head *forward_only = NULL;
     bp_lm_head_config config = head_config_of(&s.h, whole_shard(&s.h.tokens));
-    config.forward_only = 1;
+    config.passes = BP_LM_HEAD_FORWARD;
     assert_ok(bp_lm_head_create(device, &config, &forward_only));
-    assert_fails(bp_lm_head_backward(forward_only, &s.call, &s.gradients, NULL), BP_ERR_SCHEDULE, "forward");
+    assert_fails(bp_lm_head_backward(forward_only, &s.call, &s.gradients, NULL), BP_ERR_SCHEDULE, "0x1",
+                 "BP_LM_HEAD_BACKWARD");
     assert_nothing_written();
     assert_ok(bp_lm_head_forward(forward_only, &s.call, &s.outputs, NULL));
     assert_true(head_outputs_are_true(&s.h));

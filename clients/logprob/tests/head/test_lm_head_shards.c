@@ -55,9 +55,12 @@ TEST(heads_share_a_vocabulary)
                     o.heated = variant == 3;
                     o.soft_cap = variant == 2 ? 6 : 0;
                 }
-                check_split(&o, ranks, even_split(203, ranks), variant);
-                if (ranks > 1)
-                    check_split(&o, ranks, uneven_split(203, ranks), variant);
+                for (int way = 0; way < HEAD_WAYS; way++) {
+                    o.way = (head_way)way;
+                    check_split(&o, ranks, even_split(203, ranks), variant);
+                    if (ranks > 1)
+                        check_split(&o, ranks, uneven_split(203, ranks), variant);
+                }
             }
         }
     }
