@@ -482,6 +482,14 @@ static bp_status fill_statistics(void *statistics)
     return status;
 }
 
+static bp_status fill_sizes(void *sizes)
+{
+    bp_lm_head_config config;
+    assert_ok(bp_lm_head_config_init(&config, sizeof config));
+    config.max_tokens = config.hidden = config.vocab = 8;
+    return bp_lm_head_estimate(&config, 1, 1, sizes);
+}
+
 /* ---- the tables -------------------------------------------------------------------------------------------------- */
 
 /* Init functions differ in the type of their pointer: calling them through another type is undefined. */
@@ -567,5 +575,7 @@ const output_row GROWN_OUTPUTS[] = {
     {"bp_pool_event", sizeof(bp_pool_event), THROUGH(pool_event, id), fill_pool_event, sizeof(bp_pool_event)},
     {"bp_loss_statistics", sizeof(bp_loss_statistics), THROUGH(loss_statistics, sequences), fill_statistics,
      sizeof(bp_loss_statistics)},
+    {"bp_lm_head_sizes", sizeof(bp_lm_head_sizes), THROUGH(lm_head_sizes, forward_tokens), fill_sizes,
+     sizeof(bp_lm_head_sizes)},
 };
 const size_t GROWN_OUTPUT_COUNT = sizeof GROWN_OUTPUTS / sizeof *GROWN_OUTPUTS;

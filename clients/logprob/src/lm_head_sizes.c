@@ -81,7 +81,7 @@ static bp_head_shape size_forward(const sizing *s, uint64_t memory)
     const uint64_t tokens = s->config->max_tokens, vocab = s->config->vocab;
     const uint64_t fits =
         equal_within(tokens, minus(memory, BP_CUBLAS_BYTES), 2 * sizeof(float) * bp_head_stride(vocab), LEAST_TOKENS);
-    const uint64_t quarter = above(tokens, 4), wanted = larger(quarter, 2 * LEAST_TOKENS);
+    const uint64_t wanted = larger(multiple_above(above(tokens, 4)), 2 * LEAST_TOKENS);
     const uint64_t chosen = bp_head_equal(tokens, bp_min_u64(fits, wanted));
     return (bp_head_shape){chosen, vocab, chosen < tokens ? 2 : 1};
 }
@@ -162,9 +162,11 @@ static void size_cuda(const sizing *s, uint64_t memory, bp_head_plan *plan)
             (bp_head_shape){tokens, c->vocab, tokens < c->max_tokens ? 2 : 1};
         return;
     }
-    plan->forward = size_forward(s, memory);
     plan->backward = size_backward(s, memory);
     plan->one_call = size_one_call(s, memory);
+    const bool has_backward = (c->passes & BP_LM_HEAD_BACKWARD) != 0;
+    const uint64_t others = has_backward ? plan->backward.tokens * c->hidden * (sizeof(float) + s->element) : 0;
+    plan->forward = size_forward(s, minus(memory, others));
 }
 
 /* ---- workspaces -------------------------------------------------------------------------------------------------- */

@@ -69,7 +69,8 @@ def _client(comm: Optional[GroupComm], key: Hashable, agreement: Agreed, weight:
                             chunk=_chunk(options.chunk, tokens), max_tokens=size_class(tokens.numel()),
                             max_targets=most_targets(options.targets), comm=None if comm is None else comm.handle,
                             targets=targets_of(options), threads=torch.get_num_threads(),
-                            forward_only=int(not gradient), partial_hidden_grad=int(options.partial_hidden_grad))
+                            passes=_abi.BP_LM_HEAD_FORWARD | int(gradient) * _abi.BP_LM_HEAD_BACKWARD,
+                            partial_hidden_grad=int(options.partial_hidden_grad))
         return made(library().bp_lm_head_create, _tensors.device_of(weight.device), ctypes.byref(config))
 
     with _clients.lock_of(comm):
