@@ -54,10 +54,20 @@ def linear(hidden, weight, target):
     return plain(functional.linear(hidden, weight), target)
 
 
-def fused(hidden, weight, target):
-    """In chunks of 1024 tokens."""
+def fused(hidden, weight, target, memory=None):
+    """In pieces of the tokens; with memory for all logits they are kept for backward."""
     from bucketpool.torch import logprob
-    return logprob.linear_logprobs(hidden, weight, target)
+    return logprob.linear_logprobs(hidden, weight, target, memory=memory)
+
+
+def kept(hidden, weight, target):
+    return fused(hidden, weight, target, memory=8 * len(hidden) * len(weight))
+
+
+def one_call(hidden, weight, target):
+    """The sum, with gradients that forward makes."""
+    from bucketpool.torch.linear_loss import linear_cross_entropy
+    return linear_cross_entropy(hidden, weight, target, reduction="sum").loss
 
 
 # ---- tables of ways ----------------------------------------------------------------------------------------------------
@@ -157,7 +167,9 @@ WAYS = [
     Way("torch.compile of gather - logsumexp", _compiled, compiles=True),
 ]
 HEAD_WAYS = [
-    Way("bucketpool", _of(fused), grad="float32", ours=True),
+    Way("bucketpool, one call, sum", _of(one_call), loss=True, summed=True, grad="float32", ours=True),
+    Way("bucketpool", _of(fused), ours=True),
+    Way("bucketpool, logits kept", _of(kept), ours=True),
     Way("torch linear, log_softmax in fp32, gather", _of(linear)),
     Way("SkyRL fused linear, chunks of 1024", _skyrl("FusedLinearChunkedDistributedLogprob", 1024, head=True), grad="float32"),
     Way("Liger fused linear cross entropy, reduction none", _liger_head("none"), compiles=True, loss=True),

@@ -2,37 +2,45 @@
 """The passes of the fused head: clients, forward, backward, autograd and operators of PyTorch."""
 
 import ctypes
-from typing import Any, Dict, Hashable, List, NamedTuple, Optional, Tuple
+import functools
+from typing import Any, Callable, Dict, Hashable, List, NamedTuple, Optional, Tuple
 
 import torch
 
 from .. import _abi
-from .._library import configured, made
+from .._library import configured, filled, made
 from .._library import logprob as library
 from ..errors import InvalidArgument
 from . import _clients, _tensors
 from ._clients import size_class
-from ._passes import (SCHEMA, Agreed, Asked, Memory, Options, Outputs, Tokens, agreed, define, fake_outputs, flag,
-                      for_operator, fresh, from_operator, most_targets, only_once, options_of, outputs_of,
+from ._passes import (GRANULARITY, SCHEMA, Agreed, Asked, Memory, Options, Outputs, Tokens, agreed, define, fake_outputs, flag,
+                      for_operator, fresh, from_operator, group_of, integer, most_targets, only_once, options_of, outputs_of,
                       outputs_struct, ran, ran_forward, real_outputs, refuse_second, set_tokens, targets_of,
-                      through_operator, upstream, vocabulary, wanted, workspaces)
+                      through_operator, upstream, vocabulary, wanted)
 from .comm import GroupComm, comm_of
 
 Maybe = Optional[torch.Tensor]
+FORWARD, BACKWARD = _abi.BP_LM_HEAD_FORWARD, _abi.BP_LM_HEAD_BACKWARD
+MEMORY = 1 << 30  # bytes for logits, the library's default
+ONE_CALL, KEPT = _abi.BP_LM_HEAD_ONE_CALL, _abi.BP_LM_HEAD_KEPT
 
 # ---- forward -------------------------------------------------------------------------------------------------------
 
 
 class _Work(NamedTuple):
-    """A forward pass that has run. start: the first id of this rank; vocab: as vocabulary()."""
+    """A forward pass that has run. logits: those kept for backward; start: the first id of this rank; vocab: as
+    vocabulary().
+    """
 
     options: Options
     comm: Optional[GroupComm]
     tokens: Tokens
     outputs: Outputs
+    logits: Maybe
     start: int
     vocab: int
     dtype: torch.dtype
+    memory: int
 
 
 def _dtype(weight: torch.Tensor) -> torch.dtype:
@@ -46,48 +54,75 @@ def _readable(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return _tensors.readable(tensor if tensor.dtype == dtype else tensor.detach().to(dtype))
 
 
-def _chunk(chunk: int, tokens: torch.Size) -> int:
-    """Tokens of a chunk; at most those of a sequence, rounded up to a power of two, so that sequences of similar
-    length share a client.
+def _memory(asked: Any) -> int:
+    """Bytes for logits, and for their gradient."""
+    memory = integer("memory", asked)
+    if memory is None:
+        return MEMORY
+    if memory <= 0:
+        raise InvalidArgument(f"memory: {memory} bytes; pass a positive number, or None for 1 GiB")
+    return memory
+
+
+def _keeps(saves: bool, asked: Asked, weight: Any, hidden: Any) -> bool:
+    """True if forward keeps its logits for backward, in half of the memory. Not in torch.compile, whose graphs are for
+    any number of tokens.
+    """
+    if not saves or asked.chunk or torch.compiler.is_compiling() or not all(isinstance(tensor, torch.Tensor) and tensor.dim() for tensor in (weight, hidden)):
+        return False
+    return bool(0 < hidden.shape[:-1].numel() * weight.shape[0] * 8 <= _memory(asked.memory))
+
+
+Fields = Dict[str, int]  # of bp_lm_head_config
+
+
+def _fields(weight: torch.Tensor, dtype: torch.dtype, tokens: torch.Size, passes: int, options: Options,
+            memory: int) -> Fields:
+    """Those that do not depend on the ranks. A chunk is at most a sequence, rounded up to a power of two, so that
+    sequences of similar length share a client.
     """
     sequence = max(tokens[-1] if tokens else 1, 1)
-    return min(chunk or sequence, 1 << (sequence - 1).bit_length())
+    chunk = min(options.chunk, 1 << (sequence - 1).bit_length())
+    return dict(hidden=weight.shape[1], vocab=weight.shape[0], dtype=_tensors.DTYPES[dtype], chunk=chunk,
+                memory_bytes=memory // 2 if passes == KEPT else memory, max_tokens=size_class(tokens.numel()),
+                max_targets=most_targets(options.targets), targets=targets_of(options), passes=passes,
+                partial_hidden_grad=int(options.partial_hidden_grad))
 
 
-def _key(weight: torch.Tensor, dtype: torch.dtype, tokens: torch.Size, start: Optional[int],
-         gradient: bool, options: Options) -> Hashable:
-    return ("lm_head", *weight.shape, weight.device, size_class(tokens.numel()), dtype,
-            _chunk(options.chunk, tokens), start, targets_of(options), gradient, options.partial_hidden_grad,
-            most_targets(options.targets), torch.get_num_threads())
+def _key(fields: Fields, device: torch.device, start: Optional[int]) -> Hashable:
+    return ("lm_head", device, start, torch.get_num_threads(), *fields.values())
 
 
-def _client(comm: Optional[GroupComm], key: Hashable, agreement: Agreed, weight: torch.Tensor, dtype: torch.dtype,
-            tokens: torch.Size, gradient: bool, options: Options) -> _clients.Handle:
+def _client(comm: Optional[GroupComm], key: Hashable, agreement: Agreed, device: torch.device,
+            fields: Fields) -> _clients.Handle:
     def make() -> ctypes.c_void_p:
-        config = configured(library().bp_lm_head_config_init, _abi.bp_lm_head_config, hidden=weight.shape[1],
-                            vocab=weight.shape[0], vocab_start=agreement.start, dtype=_tensors.DTYPES[dtype],
-                            chunk=_chunk(options.chunk, tokens), max_tokens=size_class(tokens.numel()),
-                            max_targets=most_targets(options.targets), comm=None if comm is None else comm.handle,
-                            targets=targets_of(options), threads=torch.get_num_threads(),
-                            passes=_abi.BP_LM_HEAD_FORWARD | int(gradient) * _abi.BP_LM_HEAD_BACKWARD,
-                            partial_hidden_grad=int(options.partial_hidden_grad))
-        return made(library().bp_lm_head_create, _tensors.device_of(weight.device), ctypes.byref(config))
+        config = configured(library().bp_lm_head_config_init, _abi.bp_lm_head_config, vocab_start=agreement.start,
+                            comm=None if comm is None else comm.handle, threads=torch.get_num_threads(), **fields)
+        return made(library().bp_lm_head_create, _tensors.device_of(device), ctypes.byref(config))
 
     with _clients.lock_of(comm):
         return _clients.shared(comm, key, agreement.everybody, "bp_lm_head_destroy", make, agreement.start)
 
 
+@functools.lru_cache(maxsize=256)
+def _sizes(ranks: int, is_host: bool, *fields: Tuple[str, int]) -> _abi.bp_lm_head_sizes:
+    config = configured(library().bp_lm_head_config_init, _abi.bp_lm_head_config, **dict(fields))
+    return filled(library().bp_lm_head_estimate, _abi.bp_lm_head_sizes, ctypes.byref(config), ranks, int(is_host))
+
+
 def _batch(hidden: torch.Tensor, weight: torch.Tensor, bias: Maybe, options: Options, tokens: Tokens,
-           dtype: torch.dtype) -> Tuple[_abi.bp_lm_head_batch, Any]:
+           dtype: torch.dtype, logits: Maybe = None) -> Tuple[_abi.bp_lm_head_batch, Any]:
     """The struct, and the tensors that must live until the call is enqueued."""
     hidden, weight = _readable(hidden, dtype), _readable(weight, dtype)
     batch = fresh("bp_lm_head_batch_init", _abi.bp_lm_head_batch)
     batch.hidden, batch.weight = _tensors.rows(hidden), weight.data_ptr()
     batch.weight_stride = weight.stride(0) if weight.shape[0] > 1 else weight.shape[1]
+    if logits is not None:
+        batch.logits = ctypes.cast(logits.data_ptr(), ctypes.POINTER(ctypes.c_float))
     if bias is not None:
         bias = bias.detach().float().contiguous()
         batch.bias = ctypes.cast(bias.data_ptr(), ctypes.POINTER(ctypes.c_float))
-    return batch, (hidden, weight, bias, set_tokens(batch.tokens, options, tokens, hidden))
+    return batch, (hidden, weight, bias, logits, set_tokens(batch.tokens, options, tokens, hidden))
 
 
 def check_shapes(what: str, hidden: Any, weight: Any, bias: Any = None, of: str = "") -> None:
@@ -108,9 +143,16 @@ def check_shapes(what: str, hidden: Any, weight: Any, bias: Any = None, of: str 
                                   f"{list(weight.shape)} on {weight.device}; pass one for each column")
 
 
+Gradients = Tuple[Maybe, Maybe, Maybe]  # of hidden states, weight and bias
+
+
 def _forward(hidden: Any, weight: Any, bias: Any, target: Any, asked: Asked, saves: bool,
-             dtype: Optional[torch.dtype] = None, failure: Optional[Exception] = None) -> _Work:
-    """Collective with a group. failure: of this rank, before the call."""
+             dtype: Optional[torch.dtype] = None, failure: Optional[Exception] = None, keeps: bool = False,
+             above: Optional[Callable[[], Tuple[Maybe, ...]]] = None,
+             needs: Tuple[bool, ...] = ()) -> Tuple[_Work, Gradients]:
+    """Collective with a group. failure: of this rank, before the call. keeps: logits for backward. above: makes the
+    upstream gradients, for both passes in one call, which returns the gradients that `needs` names.
+    """
     comm = None if asked.group is None else comm_of(asked.group)
     options, key, columns = None, None, 0
     same: Dict[str, int] = {}
@@ -120,33 +162,81 @@ def _forward(hidden: Any, weight: Any, bias: Any, target: Any, asked: Asked, sav
         check_shapes(asked.what, hidden, weight, bias)
         columns, shape, device = weight.shape[0], hidden.shape[:-1], hidden.device
         options, tokens = options_of(asked, columns, shape, target, device)
+        memory = _memory(asked.memory)
         saves = not flag("inference_only", asked.inference_only) and saves
         dtype = dtype or _dtype(weight)
+        passes = ONE_CALL if above is not None else KEPT if keeps else FORWARD | BACKWARD if saves else FORWARD
+        fields = _fields(weight, dtype, shape, passes, options, memory)
         if comm is not None:
             batch, sequence = _tensors.shape_of(shape)
-            same = dict(batch=batch, sequence=sequence, dtype=_tensors.DTYPES[dtype], gradient=int(saves),
-                        hidden=weight.shape[1], chunk=_chunk(options.chunk, shape), bias=int(bias is not None))
-        key = _key(weight, dtype, shape, options.start, saves, options)
-        work, kept = _batch(hidden, weight, bias, options, tokens, dtype)
+            same = dict(batch=batch, sequence=sequence, dtype=fields["dtype"], passes=passes, hidden=weight.shape[1],
+                        chunk=fields["chunk"], memory=fields["memory_bytes"], bias=int(bias is not None))
+        key = _key(fields, device, options.start)
+        logits = hidden.new_empty((shape.numel(), columns), dtype=torch.float32) if keeps else None
+        work, kept = _batch(hidden, weight, bias, options, tokens, dtype, logits)
         outputs = outputs_of(options.outputs, hidden, target, saves)
         results = outputs_struct(outputs, len(shape))
+        if above is not None:
+            gradients, made_of, held = _gradients(above(), None, 1.0, hidden, weight, bias, dtype, needs,
+                                                  _is_narrow(comm, fields, shape, device))
     except Exception as error:  # any, because agreed() reports it to the other ranks
         failure = error
     agreement = agreed(comm, asked.what, key, same, options, columns, failure)
     assert options is not None and dtype is not None
-    client = _client(comm, key, agreement, weight, dtype, shape, saves, options)
-    ran_forward(options, comm, client, device, library().bp_lm_head_forward, library().bp_lm_head_check,
-                ctypes.byref(work), ctypes.byref(results))
-    del kept
+    client = _client(comm, key, agreement, device, fields)
+    function = library().bp_lm_head_forward
+    more: Tuple[Any, ...] = ()
+    if above is not None:
+        function, more = library().bp_lm_head_forward_backward, (ctypes.byref(gradients), )
+    ran_forward(options, comm, client, device, function, library().bp_lm_head_check, ctypes.byref(work),
+                ctypes.byref(results), *more)
     vocab = vocabulary(comm, options, library().bp_lm_head_get_info, client, columns)
-    return _Work(options, comm, tokens, outputs, agreement.start, vocab, dtype)
+    result = _Work(options, comm, tokens, outputs, logits, agreement.start, vocab, dtype, memory)
+    if above is None:
+        return result, (None, None, None)
+    del kept, held
+    return result, _narrowed(made_of, hidden, weight, bias)
 
 
 # ---- backward ------------------------------------------------------------------------------------------------------
 
 
-def _backward_client(options: Options, comm: Optional[GroupComm], start: int, weight: torch.Tensor, dtype: torch.dtype,
-                     tokens: torch.Size, agreement: Agreed, keys: Tuple[Hashable, Hashable]) -> _clients.Handle:
+def _is_narrow(comm: Optional[GroupComm], fields: Fields, tokens: torch.Size, device: torch.device) -> bool:
+    """True if the gradient of the weight is one product, which may round it to the dtype of products. Ranks may have
+    larger shards, and smaller pieces.
+    """
+    return comm is None and tokens.numel() <= _sizes(1, device.type == "cpu", *fields.items()).piece_tokens
+
+
+def _gradients(above: Tuple[Maybe, ...], saved: Maybe, share: float, hidden: torch.Tensor, weight: torch.Tensor,
+               bias: Maybe, dtype: torch.dtype, needs: Tuple[bool, ...],
+               is_narrow: bool) -> Tuple[_abi.bp_lm_head_gradients, Gradients, Any]:
+    """The struct, the gradients that it points to, and what must live until the call is enqueued."""
+    struct_of = fresh("bp_lm_head_gradients_init", _abi.bp_lm_head_gradients)
+    held = upstream(struct_of, above, saved, hidden.dim() - 1, share)
+    batch, sequence = _tensors.shape_of(hidden.shape[:-1])
+    struct_of.hidden_grad = _abi.bp_token_rows(None, _abi.BP_DTYPE_FP32, batch, sequence, hidden.shape[-1])
+    hidden_grad = weight_grad = bias_grad = None
+    if needs[0]:
+        hidden_grad = _tensors.empty_like(hidden, dtype if hidden.dtype == dtype else torch.float32)
+        struct_of.hidden_grad = _tensors.rows(hidden_grad)
+    if needs[1]:
+        weight_grad = _tensors.empty_like(weight, dtype if is_narrow and weight.dtype == dtype else torch.float32)
+        struct_of.weight_grad, struct_of.weight_grad_dtype = weight_grad.data_ptr(), _tensors.DTYPES[weight_grad.dtype]
+    if needs[2] and bias is not None:
+        bias_grad = _tensors.empty_like(bias, torch.float32)
+        struct_of.bias_grad = ctypes.cast(bias_grad.data_ptr(), ctypes.POINTER(ctypes.c_float))
+    return struct_of, (hidden_grad, weight_grad, bias_grad), held
+
+
+def _narrowed(gradients: Gradients, *sources: Maybe) -> Gradients:
+    """In the dtypes of their tensors."""
+    return tuple(None if gradient is None or source is None else gradient.to(source.dtype)
+                 for gradient, source in zip(gradients, sources))  # type: ignore[return-value]
+
+
+def _backward_client(options: Options, comm: Optional[GroupComm], start: int, device: torch.device, fields: Fields,
+                     agreement: Agreed, keys: Tuple[Hashable, Hashable]) -> _clients.Handle:
     """The client of the forward pass if it is in the cache, and a new one otherwise: one of this process alone where
     backward communicates nothing.
     """
@@ -158,46 +248,45 @@ def _backward_client(options: Options, comm: Optional[GroupComm], start: int, we
                                       or len({one["client"] for one in agreement.everybody}) == 1):
                 return known
     if comm is not None and partial:
-        return _backward_client(options, None, start, weight, dtype, tokens, Agreed(start, None), keys)
-    return _client(comm, keys[1], agreement, weight, dtype, tokens, True, options)
+        return _backward_client(options, None, start, device, fields, Agreed(start, None), keys)
+    return _client(comm, keys[1], agreement, device, fields)
 
 
-def _backward(options: Options, comm: Optional[GroupComm], grads: Tuple[Maybe, ...], tensors: Any, start: int,
-              vocab: int, dtype: torch.dtype, needs: Tuple[bool, ...]) -> Tuple[Maybe, Maybe, Maybe]:
+class _Saved(NamedTuple):
+    """Of a forward pass, for its backward, beside tensors."""
+
+    options: Options
+    comm: Optional[GroupComm]
+    start: int
+    vocab: int
+    dtype: torch.dtype
+    memory: int
+
+
+def _backward(of: _Saved, grads: Tuple[Maybe, ...], tensors: Any, needs: Tuple[bool, ...]) -> Gradients:
     """Collective with a group, unless partial_hidden_grad is set. tensors: returns hidden states, weight, bias, the
-    saved values, and the tensors of Tokens; called where a failure reaches the other ranks. Gradients in the dtypes of
-    their tensors.
+    kept logits, the saved values, and the tensors of Tokens; called where a failure reaches the other ranks. Gradients
+    in the dtypes of their tensors.
     """
+    options, comm, start = of.options, of.comm, of.start
     absent, failure = all(grad is None for grad in grads), None
-    hidden_grad = weight_grad = bias_grad = None
     keys: Tuple[Hashable, Hashable] = (None, None)
     generation = 0
     try:
-        hidden, weight, bias, saved, *rest = tensors()
-        tokens = hidden.shape[:-1]
+        hidden, weight, bias, logits, saved, *rest = tensors()
+        tokens, device = hidden.shape[:-1], hidden.device
+        fields = _fields(weight, of.dtype, tokens, FORWARD | BACKWARD if logits is None else KEPT, options, of.memory)
         # the client of forward, which knows the bounds as they were passed; or one that backward has made
-        keys = (_key(weight, dtype, tokens, options.start, True, options),
-                _key(weight, dtype, tokens, start, True, options))
+        keys = _key(fields, device, options.start), _key(fields, device, start)
         with _clients.lock_of(comm):
             found = [_clients.of(comm).known(key, start) for key in keys]
             generation = next((handle.generation for handle in found if handle is not None), 0)
         if not absent:
-            batch, kept = _batch(hidden, weight, bias, options, Tokens(*rest), dtype)
-            gradients = fresh("bp_lm_head_gradients_init", _abi.bp_lm_head_gradients)
+            batch, kept = _batch(hidden, weight, bias, options, Tokens(*rest), of.dtype, logits)
             alone = comm is not None and options.partial_hidden_grad and not any(found)  # see _backward_client
-            above = upstream(gradients, grads, saved, len(tokens), weight.shape[0] / vocab if alone else 1.0)
-            like = batch.hidden
-            gradients.hidden_grad = _abi.bp_token_rows(None, _abi.BP_DTYPE_FP32, like.batch, like.sequence,
-                                                       like.columns)
-            if needs[0]:
-                hidden_grad = _tensors.empty_like(hidden, dtype if hidden.dtype == dtype else torch.float32)
-                gradients.hidden_grad = _tensors.rows(hidden_grad)
-            if needs[1]:
-                weight_grad = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
-                gradients.weight_grad = weight_grad.data_ptr()
-            if needs[2]:
-                bias_grad = torch.zeros(bias.shape, dtype=torch.float32, device=weight.device)
-                gradients.bias_grad = ctypes.cast(bias_grad.data_ptr(), ctypes.POINTER(ctypes.c_float))
+            gradients, made_of, held = _gradients(grads, saved, weight.shape[0] / of.vocab if alone else 1.0, hidden,
+                                                  weight, bias, of.dtype, needs,
+                                                  _is_narrow(comm, fields, tokens, device))
     except Exception as error:  # any, because agree() reports it to the other ranks
         failure = error
     everybody = None
@@ -208,12 +297,10 @@ def _backward(options: Options, comm: Optional[GroupComm], grads: Tuple[Maybe, .
         raise failure
     if absent:
         return None, None, None
-    client = _backward_client(options, comm, start, weight, dtype, tokens, Agreed(start, everybody), keys)
-    ran(comm, client, hidden.device, library().bp_lm_head_backward, ctypes.byref(batch), ctypes.byref(gradients))
-    del kept, above
-    return (None if hidden_grad is None else hidden_grad.to(hidden.dtype),
-            None if weight_grad is None else weight_grad.to(weight.dtype),
-            None if bias_grad is None else bias_grad.to(bias.dtype))
+    client = _backward_client(options, comm, start, device, fields, Agreed(start, everybody), keys)
+    ran(comm, client, device, library().bp_lm_head_backward, ctypes.byref(batch), ctypes.byref(gradients))
+    del kept, held
+    return _narrowed(made_of, hidden, weight, bias)
 
 
 class _FromHidden(torch.autograd.Function):
@@ -222,47 +309,53 @@ class _FromHidden(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, bias: Maybe, work: _Work) -> Tuple[Maybe, ...]:
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(hidden, weight, bias, work.outputs[4], *work.tokens)
-        ctx.options, ctx.comm, ctx.dtype = work.options, work.comm, work.dtype
-        ctx.start, ctx.vocab = work.start, work.vocab
+        ctx.save_for_backward(hidden, weight, bias, work.logits, work.outputs[4], *work.tokens)
+        ctx.saved = _Saved(work.options, work.comm, work.start, work.vocab, work.dtype, work.memory)
         return work.outputs[:4]
 
     @staticmethod
     def backward(ctx: Any, *grads: Maybe) -> Tuple[Maybe, ...]:
-        got = _backward(ctx.options, ctx.comm, grads, lambda: ctx.saved_tensors, ctx.start, ctx.vocab, ctx.dtype,
-                        ctx.needs_input_grad[:3])
+        got = _backward(ctx.saved, grads, lambda: ctx.saved_tensors, ctx.needs_input_grad[:3])
         if not torch.is_grad_enabled():
             return (*got, None)
         sources = *ctx.saved_tensors[:3], *grads
-        return (*[only_once(ctx.options.what, gradient, *sources) for gradient in got], None)
+        return (*[only_once(ctx.saved.options.what, gradient, *sources) for gradient in got], None)
+
+
+def local_shards(hidden: Any, weight: Any, bias: Any, asked: Asked) -> Tuple[Any, Any, Asked]:
+    """Weight, bias and options with the local shards of DTensors and their group."""
+    if _tensors.is_dtensor(weight) or _tensors.is_dtensor(hidden) or _tensors.is_dtensor(bias):
+        _tensors.refuse_dtensor("hidden states", hidden)
+        weight, group = _tensors.local_shard("weights", weight, 0, asked.group)
+        if bias is not None:
+            bias, _ = _tensors.local_shard("bias", bias, 0, group)
+        asked = asked._replace(group=group)
+    return weight, bias, asked
 
 
 def outputs_of_head(hidden: Any, weight: Any, bias: Any, target: Any, asked: Asked,
-             drop_masked: Any = False) -> Tuple[Any, ...]:
+                    drop_masked: Any = False) -> Tuple[Any, ...]:
     """The four outputs; None where they are not wanted."""
     failure: Optional[Exception] = None
     dropped: Any = None
-    try:
-        if _tensors.is_dtensor(weight) or _tensors.is_dtensor(hidden) or _tensors.is_dtensor(bias):
-            _tensors.refuse_dtensor("hidden states", hidden)
-            weight, group = _tensors.local_shard("weights", weight, 0, asked.group)
-            if bias is not None:
-                bias, _ = _tensors.local_shard("bias", bias, 0, group)
-            asked = asked._replace(group=group)
-        if flag("drop_masked", drop_masked):
-            hidden, target, asked, dropped = _without_masked(hidden, weight, target, asked)
-    except Exception as error:  # any, because agreed() reports it to the other ranks
-        failure = error
+    keeps = False
     saves = torch.is_grad_enabled() and any(
         isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in (hidden, weight, bias))
+    try:
+        weight, bias, asked = local_shards(hidden, weight, bias, asked)
+        if flag("drop_masked", drop_masked):
+            hidden, target, asked, dropped = _without_masked(hidden, weight, target, asked)
+        keeps = _keeps(saves and not asked.inference_only, asked, weight, hidden)
+    except Exception as error:  # any, because agreed() reports it to the other ranks
+        failure = error
     outputs: Tuple[Any, ...]
     if failure is None and (through_operator(hidden) or through_operator(weight)):
         options, temperatures = for_operator(asked)
         outputs = wanted(asked.outputs, _head_forward(hidden, weight, bias, target, asked.mask, temperatures, *options,
                                                       asked.partial_hidden_grad, saves and not asked.inference_only,
-                                                      _dtype(weight)))
+                                                      _dtype(weight), _memory(asked.memory), keeps))
     else:
-        work = _forward(hidden, weight, bias, target, asked, saves, None, failure)
+        work, _ = _forward(hidden, weight, bias, target, asked, saves, None, failure, keeps)
         outputs = work.outputs[:4]
         if work.outputs[4] is not None:  # values for backward
             connected: Any = _FromHidden.apply
@@ -310,31 +403,36 @@ def _kept(tokens: Tokens, options: Options, shape: torch.Size) -> Maybe:
 
 def _run_forward(hidden: torch.Tensor, weight: torch.Tensor, bias: Maybe, target: Maybe, mask: Maybe,
                  temperatures: Maybe, *given: Any) -> Tuple[torch.Tensor, ...]:
-    *options, partial, saves, dtype = given
-    asked = from_operator(tuple(options), mask, temperatures)._replace(partial_hidden_grad=partial)
-    work = _forward(hidden, weight, bias, target, asked, saves, dtype)
-    return real_outputs(hidden, work.outputs, work.start, work.vocab)
+    *options, partial, saves, dtype, memory, keeps = given
+    asked = from_operator(tuple(options), mask, temperatures)._replace(partial_hidden_grad=partial, memory=memory)
+    work, _ = _forward(hidden, weight, bias, target, asked, saves, dtype, None, keeps)
+    return (*real_outputs(hidden, work.outputs, work.start, work.vocab),
+            hidden.new_empty(0, dtype=torch.float32) if work.logits is None else work.logits)
 
 
 def _fake_forward(hidden: torch.Tensor, weight: torch.Tensor, bias: Maybe, target: Maybe, mask: Maybe,
                   temperatures: Maybe, *given: Any) -> Tuple[torch.Tensor, ...]:
+    *_, saves, _, _, keeps = given
     _tensors.check_floats("hidden states", hidden)
     _tensors.check_floats("weights", weight)
-    return fake_outputs(hidden, hidden.shape[:-1], target, given[1], given[-2])
+    shape = (hidden.shape[:-1].numel(), weight.shape[0]) if keeps else (0, )
+    return (*fake_outputs(hidden, hidden.shape[:-1], target, given[1], saves),
+            hidden.new_empty(shape, dtype=torch.float32))
 
 
 def _run_backward(logprob_grad: Maybe, entropy_grad: Maybe, logsumexp_grad: Maybe, mean_logprob_grad: Maybe,
                   hidden: torch.Tensor, weight: torch.Tensor, bias: Maybe, target: Maybe, mask: Maybe,
-                  temperatures: Maybe, saved: torch.Tensor, place: torch.Tensor,
+                  temperatures: Maybe, saved: torch.Tensor, place: torch.Tensor, logits: torch.Tensor,
                   *given: Any) -> Tuple[torch.Tensor, ...]:
-    *of_forward, partial, dtype, needs_hidden, needs_weight, needs_bias = given
+    *of_forward, partial, dtype, memory, needs_hidden, needs_weight, needs_bias = given
     needs = needs_hidden, needs_weight, needs_bias
     asked = from_operator(tuple(of_forward), mask, temperatures)._replace(partial_hidden_grad=partial)
     options, tokens = options_of(asked, weight.shape[0], hidden.shape[:-1], target, hidden.device)
     start, vocab = place.tolist()
-    got = _backward(options, None if asked.group is None else comm_of(asked.group),
-                    (logprob_grad, entropy_grad, logsumexp_grad, mean_logprob_grad),
-                    lambda: (hidden, weight, bias, saved, *tokens), start, vocab, dtype, needs)
+    of = _Saved(options, None if asked.group is None else comm_of(asked.group), start, vocab, dtype, memory)
+    kept = logits if logits.numel() else None
+    got = _backward(of, (logprob_grad, entropy_grad, logsumexp_grad, mean_logprob_grad),
+                    lambda: (hidden, weight, bias, kept, saved, *tokens), needs)
     return tuple(
         gradient if gradient is not None else hidden.new_empty(0) if source is None or not needed else
         torch.zeros_like(source) for gradient, source, needed in zip(got, (hidden, weight, bias), needs))
@@ -349,54 +447,94 @@ def _fake_backward(logprob_grad: Maybe, entropy_grad: Maybe, logsumexp_grad: May
 
 
 def _setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Tuple[torch.Tensor, ...]) -> None:
-    *options, partial, saves, dtype = inputs[6:]
+    *options, partial, saves, dtype, memory, _ = inputs[6:]
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(*(output[4:] if saves else output))
     ctx.save_for_backward(*inputs[:6], *output[4:])
-    ctx.options = *options, partial, dtype
+    ctx.options = *options, partial, dtype, memory
 
 
 def _operator_backward(ctx: Any, *grads: Maybe) -> Tuple[Maybe, ...]:
     needs = ctx.needs_input_grad[:3]
     got = _head_backward(*grads[:4], *ctx.saved_tensors, *ctx.options, *needs)
-    return (*[gradient if needed else None for gradient, needed in zip(got, needs)], ) + (None, ) * 17
+    return (*[gradient if needed else None for gradient, needed in zip(got, needs)], ) + (None, ) * 19
 
 
-_CUBLAS_BYTES = 32 << 20  # workspace of products (cublas.c of the library)
+def _run_both(logprob_grad: Maybe, entropy_grad: Maybe, mean_logprob_grad: Maybe, hidden: torch.Tensor,
+              weight: torch.Tensor, bias: Maybe, target: torch.Tensor, mask: Maybe, temperatures: Maybe,
+              *given: Any) -> Tuple[torch.Tensor, ...]:
+    *options, partial, dtype, memory, needs_hidden, needs_weight, needs_bias = given
+    asked = from_operator(tuple(options), mask, temperatures)._replace(partial_hidden_grad=partial, memory=memory)
+    work, gradients = _forward(hidden, weight, bias, target, asked, True, dtype, None, False,
+                               lambda: (logprob_grad, entropy_grad, None, mean_logprob_grad),
+                               (needs_hidden, needs_weight, needs_bias))
+    return tuple(hidden.new_empty(0, dtype=torch.float32) if each is None else each
+                 for each in (*work.outputs[:4], *gradients))
 
 
-def _workspaces(hidden: torch.Tensor, weight: torch.Tensor, target: Maybe, group: str, chunk: Any, dtype: torch.dtype,
-                sums: bool, gradient: bool) -> Dict[Hashable, int]:
-    """Of the head's client on a GPU (lm_head.c of the library)."""
-    tokens = size_class(hidden.shape[:-1].numel())
-    rows = min(_chunk(int(chunk or 0), hidden.shape[:-1]), tokens)
-    targets = most_targets(1 if target is None or target.shape == hidden.shape[:-1] else target.shape[-1])
-    piece, narrow = rows * weight.shape[0] * 4, min(rows, 1024) * weight.shape[1] * dtype.itemsize
-    sizes = [piece, piece if rows < tokens else 0, _CUBLAS_BYTES + narrow,
-             rows * weight.shape[1] * 4 if sums and gradient and group else 0]
-    key = "lm_head", *weight.shape, tokens, dtype, rows, targets, group, sums, gradient
-    return {key: workspaces(sizes, tokens, targets, group)}
+def _fake_both(logprob_grad: Maybe, entropy_grad: Maybe, mean_logprob_grad: Maybe, hidden: torch.Tensor,
+               weight: torch.Tensor, bias: Maybe, target: torch.Tensor, mask: Maybe, temperatures: Maybe,
+               *given: Any) -> Tuple[torch.Tensor, ...]:
+    return (*fake_outputs(hidden, hidden.shape[:-1], target, given[1], False)[:4], *[
+        _tensors.empty_like(source, source.dtype) if source is not None and needed else
+        hidden.new_empty(0, dtype=torch.float32) for source, needed in zip((hidden, weight, bias), given[-3:])])
 
 
-def _forward_memory(hidden: torch.Tensor, weight: torch.Tensor, bias: Maybe, target: Maybe, *given: Any) -> Memory:
-    """Operands in the dtype of products, if they have another one."""
-    group, chunk, partial, saves, dtype = given[4], given[7], *given[-3:]
-    kept = _workspaces(hidden, weight, target, group, chunk, dtype, not partial, saves)
-    return _converted(hidden, weight, dtype), kept
+def both(hidden: Any, weight: Any, bias: Any, target: Any, asked: Asked,
+         above: Callable[[], Tuple[Maybe, ...]], needs: Tuple[bool, ...]) -> Tuple[Tuple[Maybe, ...], Gradients]:
+    """The four outputs, and the gradients that `needs` names, in one call, for the upstream gradients that `above`
+    makes (not of logsumexp). Without autograd.
+    """
+    failure: Optional[Exception] = None
+    try:
+        weight, bias, asked = local_shards(hidden, weight, bias, asked)
+        if through_operator(hidden) or through_operator(weight):
+            check_shapes(asked.what, hidden, weight, bias)
+            given = above()
+            options, temperatures = for_operator(asked)
+            results = _head_both(*given[:2], given[3], hidden, weight, bias, target, asked.mask, temperatures, *options,
+                                 asked.partial_hidden_grad, _dtype(weight), _memory(asked.memory), *needs)
+            return wanted(asked.outputs, results), tuple(  # type: ignore[return-value]
+                gradient if needed else None for gradient, needed in zip(results[4:], needs))
+    except Exception as error:  # any, because agreed() reports it to the other ranks
+        failure = error
+    work, gradients = _forward(hidden, weight, bias, target, asked, True, None, failure, False, above, needs)
+    return work.outputs[:4], gradients
 
 
-def _backward_memory(*given: Any) -> Memory:
-    """Gradients in fp32, or in the dtype of products, before they are converted."""
-    hidden, weight, bias, target = given[4:8]
-    group, chunk, partial, dtype, needs_hidden, needs_weight, _ = given[14], given[17], *given[-5:]
+# ---- memory of operators, for recordings ---------------------------------------------------------------------------
+
+
+def _client_memory(hidden: torch.Tensor, weight: torch.Tensor, target: Maybe, schema: Tuple[Any, ...], passes: int,
+                   partial: bool, dtype: torch.dtype, memory: int) -> Tuple[Dict[Hashable, int], bool]:
+    """Bytes of the head's client on a GPU, and _is_narrow(). schema: values of SCHEMA."""
+    group, chunk, outside = schema[2], schema[5], schema[10]
+    tokens = hidden.shape[:-1]
+    targets = 1 if target is None or target.shape == tokens else target.shape[-1]
+    options = Options("", 0, None, None, int(chunk or 0), 1.0, 0.0, 0, None, targets, outside, False, partial)
+    fields = _fields(weight, dtype, tokens, passes, options, memory)
+    of = group_of(group)
+    sizes = _sizes(1 if of is None else of.size(), hidden.device.type == "cpu", *fields.items())
+    each = (sizes.chunk_bytes, sizes.second_chunk_bytes, sizes.scratch_bytes, sizes.hidden_grad_bytes, sizes.partials_bytes,
+            sizes.gathered_bytes, sizes.target_bytes)
+    pages = sum(-(-one // GRANULARITY) for one in each)
+    is_narrow = of is None and tokens.numel() <= sizes.piece_tokens
+    return {("lm_head", group, *fields.values()): pages * GRANULARITY}, is_narrow
+
+
+def _temporaries(hidden: torch.Tensor, weight: torch.Tensor, dtype: torch.dtype, is_narrow: bool,
+                 needs: Tuple[bool, ...]) -> List[int]:
+    """Bytes of gradients in fp32, or in the dtype of products, before they are converted; of converted operands, which
+    end before that.
+    """
     temporary, narrowed = [], 0
-    for of, needed, kept in ((hidden, needs_hidden, (dtype, torch.float32)), (weight, needs_weight, (torch.float32, ))):
+    for of, needed, kept in ((hidden, needs[0], (dtype, torch.float32)),
+                             (weight, needs[1], (torch.float32, dtype) if is_narrow else (torch.float32, ))):
         if needed and of.dtype not in kept:
             temporary.append(4 * of.numel())
             narrowed += of.numel() * of.element_size()
-    # converted operands end before gradients are narrowed, whose results are counted already
     temporary.append(max(0, sum(_converted(hidden, weight, dtype)) - narrowed))
-    return temporary, _workspaces(hidden, weight, target, group, chunk, dtype, not partial, True)
+    return temporary
 
 
 def _converted(hidden: torch.Tensor, weight: torch.Tensor, dtype: torch.dtype) -> List[int]:
@@ -404,13 +542,42 @@ def _converted(hidden: torch.Tensor, weight: torch.Tensor, dtype: torch.dtype) -
             if each.dtype != dtype or not _tensors.rows_fit(each)]
 
 
+def _forward_memory(hidden: torch.Tensor, weight: torch.Tensor, bias: Maybe, target: Maybe, *given: Any) -> Memory:
+    """Operands in the dtype of products, if they have another one."""
+    partial, saves, dtype, memory, keeps = given[-5:]
+    passes = KEPT if keeps else FORWARD | BACKWARD if saves else FORWARD
+    kept, _ = _client_memory(hidden, weight, target, given[2:13], passes, partial, dtype, memory)
+    return _converted(hidden, weight, dtype), kept
+
+
+def _backward_memory(*given: Any) -> Memory:
+    hidden, weight, _, target = given[4:8]
+    partial, dtype, memory, *needs = given[-6:]
+    passes = KEPT if given[12].numel() else FORWARD | BACKWARD
+    kept, is_narrow = _client_memory(hidden, weight, target, given[13:24], passes, partial, dtype, memory)
+    return _temporaries(hidden, weight, dtype, is_narrow, tuple(needs)), kept
+
+
+def _both_memory(*given: Any) -> Memory:
+    hidden, weight, _, target = given[3:7]
+    partial, dtype, memory, *needs = given[-6:]
+    kept, is_narrow = _client_memory(hidden, weight, target, given[9:20], ONE_CALL, partial, dtype, memory)
+    return _temporaries(hidden, weight, dtype, is_narrow, tuple(needs)), kept
+
+
+_TENSORS = "Tensor hidden, Tensor weight, Tensor? bias, Tensor? target, Tensor? mask, Tensor? temperatures"
+_NEEDS = "bool needs_hidden, bool needs_weight, bool needs_bias"
 _head_forward = define(
-    "head_forward", "(Tensor hidden, Tensor weight, Tensor? bias, Tensor? target, Tensor? mask, Tensor? temperatures, "
-    f"{SCHEMA}, bool partial, bool saves, ScalarType dtype) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "head_forward", f"({_TENSORS}, {SCHEMA}, bool partial, bool saves, ScalarType dtype, int memory, bool keeps) -> "
+    "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     _run_forward, _fake_forward, _operator_backward, _setup_context, memory=_forward_memory)
 _head_backward = define(
     "head_backward", "(Tensor? logprob_grad, Tensor? entropy_grad, Tensor? logsumexp_grad, Tensor? mean_logprob_grad, "
-    "Tensor hidden, Tensor weight, Tensor? bias, Tensor? target, Tensor? mask, Tensor? temperatures, Tensor saved, "
-    f"Tensor place, {SCHEMA}, bool partial, ScalarType dtype, bool needs_hidden, bool needs_weight, bool needs_bias) "
-    "-> (Tensor, Tensor, Tensor)", _run_backward, _fake_backward, refuse_second("backward of the fused head"),
-    memory=_backward_memory)
+    f"{_TENSORS}, Tensor saved, Tensor place, Tensor logits, {SCHEMA}, bool partial, ScalarType dtype, int memory, "
+    f"{_NEEDS}) -> (Tensor, Tensor, Tensor)", _run_backward, _fake_backward,
+    refuse_second("backward of the fused head"), memory=_backward_memory)
+_head_both = define(
+    "head_both", "(Tensor? logprob_grad, Tensor? entropy_grad, Tensor? mean_logprob_grad, "
+    f"{_TENSORS}, {SCHEMA}, bool partial, ScalarType dtype, int memory, {_NEEDS}) -> "
+    "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)", _run_both, _fake_both,
+    refuse_second("both passes of the fused head"), memory=_both_memory)

@@ -53,6 +53,7 @@ class Asked(NamedTuple):
     in_place: Any = False
     inference_only: Any = False
     partial_hidden_grad: Any = False
+    memory: Any = None
 
 
 class Options(NamedTuple):

@@ -9,9 +9,10 @@ Tensors. Hidden states: [..., sequence, hidden]; weight: [columns, hidden], this
 float32, bfloat16 or float16. Under autocast both are cast to its dtype, otherwise hidden states to the dtype of
 the weight. Products are accumulated in float32.
 
-Memory. On GPUs two workspaces of chunk_size x columns float32 logits, on CPUs one of about 8 MiB; they are allocated
-once for each shape and kept until free_clients(). Forward saves hidden states, weight and 8 bytes for each token,
-12 with entropy; backward computes the logits of a chunk again.
+Memory. Logits take at most 1 GiB, or memory= bytes: for few tokens those of all tokens, from forward to backward,
+otherwise workspaces for a piece of the tokens or of the vocabulary, which are allocated once for each shape and kept
+until free_clients(). Forward saves hidden states, weight and 8 bytes for each token, 12 with entropy.
+linear_loss.py has the losses whose gradients forward can make.
 
 Targets, ranks, streams and errors are as in bucketpool.torch.logprob.
 """
@@ -49,7 +50,7 @@ class FusedLinearChunkedDistributedLogprob:
                inference_only=False, temperature=1.0, mask=None, partial_hidden_grad=True, ignore_index=None,
                outside="mask")
 
-    - chunk_size: tokens whose logits are computed at once; None and 0: the sequence
+    - chunk_size: tokens whose logits are computed at once; None and 0: as memory= in linear_logprobs
     - partial_hidden_grad: True: the gradient of the hidden states is this rank's part, as in SkyRL, and the layers
       before the head sum the parts, as Megatron's do. False: backward sums it over the ranks (collective).
     - target: as SkyRL's function, a target outside the vocabulary, -100 among them, has the log-probability 0 and the
@@ -93,9 +94,9 @@ class FusedLinearLogprobEntropy:
 
 def linear_logprobs(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, *,
                     group: Optional[dist.ProcessGroup] = None, vocab_start_index: Optional[int] = None,
-                    vocab_end_index: Optional[int] = None, chunk_size: Optional[int] = 1024,
-                    temperature: Temperature = 1.0, mask: Optional[torch.Tensor] = None,
-                    ignore_index: Optional[int] = IGNORED, outside: str = "error",
+                    vocab_end_index: Optional[int] = None, chunk_size: Optional[int] = None,
+                    memory: Optional[int] = None, temperature: Temperature = 1.0,
+                    mask: Optional[torch.Tensor] = None, ignore_index: Optional[int] = IGNORED, outside: str = "error",
                     inference_only: bool = False,
                     partial_hidden_grad: bool = False, bias: Optional[torch.Tensor] = None,
                     soft_cap: Optional[float] = None, round_to: Optional[torch.dtype] = None,
@@ -103,7 +104,9 @@ def linear_logprobs(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.T
     """Log-probabilities of targets: log softmax((hidden weight^T + bias) / temperature)[targets], float32.
 
     - hidden, weight: [..., sequence, hidden] and [columns, hidden]
-    - chunk_size: tokens whose logits are computed at once; None: the sequence
+    - memory: bytes for logits; None: 1 GiB. Where the logits of all tokens, in float32, take at most half of it, forward
+      keeps them for backward; otherwise pieces of the tokens take turns, and backward computes their logits again
+    - chunk_size: tokens of a piece, of which none is kept; None: as many as the memory holds, at least 1,024
     - partial_hidden_grad: leaves the sum of the hidden states' gradient over the ranks to the caller; False:
       backward sums it (collective)
     - bias: [columns]; added to the logits before they are rounded or capped. Taken as float32; its gradient has its
@@ -115,16 +118,16 @@ def linear_logprobs(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.T
     """
     asked = Asked("linear_logprobs", LOGPROB, group, vocab_start_index, vocab_end_index, chunk_size,
                   temperature, mask, ignore_index, soft_cap, round_to, outside, False, inference_only,
-                  partial_hidden_grad)
+                  partial_hidden_grad, memory)
     logprobs: torch.Tensor = outputs_of_head(hidden, weight, bias, targets, asked, drop_masked)[0]
     return logprobs
 
 
 def linear_logprobs_and_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, *,
                                 group: Optional[dist.ProcessGroup] = None, vocab_start_index: Optional[int] = None,
-                                vocab_end_index: Optional[int] = None, chunk_size: Optional[int] = 1024,
-                                temperature: Temperature = 1.0, mask: Optional[torch.Tensor] = None,
-                                ignore_index: Optional[int] = IGNORED, outside: str = "error",
+                                vocab_end_index: Optional[int] = None, chunk_size: Optional[int] = None,
+                                memory: Optional[int] = None, temperature: Temperature = 1.0,
+                                mask: Optional[torch.Tensor] = None, ignore_index: Optional[int] = IGNORED, outside: str = "error",
                                 inference_only: bool = False,
                                 partial_hidden_grad: bool = False, bias: Optional[torch.Tensor] = None,
                                 soft_cap: Optional[float] = None, round_to: Optional[torch.dtype] = None,
@@ -132,16 +135,16 @@ def linear_logprobs_and_entropy(hidden: torch.Tensor, weight: torch.Tensor, targ
     """Log-probabilities and entropies of one pass; both are differentiable. Arguments as in linear_logprobs."""
     asked = Asked("linear_logprobs_and_entropy", LOGPROB | ENTROPY, group, vocab_start_index, vocab_end_index,
                   chunk_size, temperature, mask, ignore_index, soft_cap, round_to, outside, False, inference_only,
-                  partial_hidden_grad)
+                  partial_hidden_grad, memory)
     logprobs, entropies, _, _ = outputs_of_head(hidden, weight, bias, targets, asked, drop_masked)
     return logprobs, entropies
 
 
 def linear_token_statistics(hidden: torch.Tensor, weight: torch.Tensor, targets: Optional[torch.Tensor] = None, *,
                             group: Optional[dist.ProcessGroup] = None, vocab_start_index: Optional[int] = None,
-                            vocab_end_index: Optional[int] = None, chunk_size: Optional[int] = 1024,
-                            temperature: Temperature = 1.0, mask: Optional[torch.Tensor] = None,
-                            ignore_index: Optional[int] = IGNORED, outside: str = "error",
+                            vocab_end_index: Optional[int] = None, chunk_size: Optional[int] = None,
+                            memory: Optional[int] = None, temperature: Temperature = 1.0,
+                            mask: Optional[torch.Tensor] = None, ignore_index: Optional[int] = IGNORED, outside: str = "error",
                             inference_only: bool = False,
                             partial_hidden_grad: bool = False, bias: Optional[torch.Tensor] = None,
                             soft_cap: Optional[float] = None, round_to: Optional[torch.dtype] = None,
@@ -150,5 +153,5 @@ def linear_token_statistics(hidden: torch.Tensor, weight: torch.Tensor, targets:
     outputs = ENTROPY | LOGSUMEXP | MEAN_LOGPROB | (0 if targets is None else LOGPROB)
     asked = Asked("linear_token_statistics", outputs, group, vocab_start_index, vocab_end_index, chunk_size,
                   temperature, mask, ignore_index, soft_cap, round_to, outside, False, inference_only,
-                  partial_hidden_grad)
+                  partial_hidden_grad, memory)
     return TokenStatistics(*outputs_of_head(hidden, weight, bias, targets, asked, drop_masked))

@@ -183,7 +183,7 @@ def operators():
     several, hot = torch.randint(0, 20, (2, 6, 3)), torch.rand(2, 6) + 0.5
     no, some = (None, None), (True, False, False)
     logits = L._logits_forward(plain, t, *no, *options(3), *some)[4:]
-    states = _head._head_forward(plain, head, None, t, *no, *options(3), False, True, torch.float32)[4:]
+    states = _head._head_forward(plain, head, None, t, *no, *options(3), False, True, torch.float32, 1 << 30, True)[4:]
     return {
         "both": (L._logits_forward, (x, t, *no, *options(3), *some)),
         "mask": (L._logits_forward, (x, t, t > 3, None, *options(1, 0, 50, 4, 1.0, 3, outside="check"), True, False, False)),
@@ -194,18 +194,22 @@ def operators():
         "backward": (L._logits_backward, (up, up, None, None, plain, t, *no, *logits, *options(3), False)),
         "fp32 gradient": (L._logits_backward, (up, None, up, up, plain.bfloat16(), t, t > 3, None, *logits,
                                                *options(3), True)),
-        "head": (_head._head_forward, (x, w, None, t, *no, *options(3, chunk=4), False, True, torch.float32)),
+        "head": (_head._head_forward, (x, w, None, t, *no, *options(3, chunk=4), False, True, torch.float32, 1 << 30,
+                                         False)),
         "head with bias": (_head._head_forward, (x, w, bias, several, None, hot, *options(15, soft_cap=5.0), False,
-                                                   True, torch.float32)),
+                                                   True, torch.float32, 1 << 30, True)),
         "head in bf16": (_head._head_forward, (x, w, None, t, t > 2, None, *options(1), False, True,
-                                                 torch.bfloat16)),
+                                                 torch.bfloat16, 1 << 30, False)),
         "backward of the head": (_head._head_backward, (up, up, None, None, plain, head, bias.detach(), t, *no, *states,
-                                                          *options(3), False, torch.float32, True, False, True)),
+                                                          *options(3), False, torch.float32, 1 << 30, True, False,
+                                                          True)),
+        "both of the head": (_head._head_both, (up, up, None, plain, head, bias.detach(), t, *no, *options(3), False,
+                                                torch.float32, 1 << 30, True, True, True)),
     }
 
 
 OPERATORS = ["both", "mask", "entropy", "several targets", "no gradient", "backward", "fp32 gradient", "head",
-             "head with bias", "head in bf16", "backward of the head"]
+             "head with bias", "head in bf16", "backward of the head", "both of the head"]
 
 
 @pytest.mark.parametrize("name", OPERATORS)

@@ -7,6 +7,7 @@ import torch
 import bucketpool as bp
 from bucketpool.torch import trace
 from bucketpool.torch.distillation import divergence
+from bucketpool.torch.linear_loss import linear_cross_entropy
 from bucketpool.torch.logprob import free_clients, linear_logprobs, logprobs_and_entropy, logprobs_from_logits
 from bucketpool.torch.loss import Loss
 from trace_cases import measured
@@ -29,6 +30,13 @@ def head(device, dtype, hidden_dtype=None, autocast=False, sliced=False, tile=1)
             linear_logprobs(hidden, weight, targets, chunk_size=128).sum().backward()
 
 
+def known(device, dtype, call, memory=None):
+    """Losses of hidden states; with `memory`, logits kept from forward to backward or not."""
+    hidden, weight, targets = tensors(device, dtype)
+    result = call(hidden, weight, targets, memory=memory)
+    (result if isinstance(result, torch.Tensor) else result.loss).sum().backward()
+
+
 def logits(device, dtype, call=logprobs_from_logits, padded=False):
     made = torch.randn(*TOKENS, COLUMNS, device=device).to(dtype).requires_grad_() * 1
     targets = torch.zeros(TOKENS, dtype=torch.int64, device=device)
@@ -45,6 +53,10 @@ PROGRAMS = {
     "head-mixed": (head, torch.bfloat16, torch.float32),
     "head-strides": (head, torch.bfloat16, None, False, True),
     "head-twice": (head, torch.bfloat16, None, False, False, 2),
+    "head-kept": (known, torch.bfloat16, linear_logprobs),
+    "head-memory": (known, torch.bfloat16, linear_logprobs, 1 << 20),
+    "loss": (known, torch.bfloat16, linear_cross_entropy),
+    "loss-pieces": (known, torch.bfloat16, linear_cross_entropy, 1 << 20),
     "logits": (logits, torch.float32),
     "logits-bf16": (logits, torch.bfloat16, logprobs_and_entropy),
     "logits-columns": (logits, torch.bfloat16, logprobs_from_logits, True),
