@@ -326,9 +326,9 @@ class _Operators(_DispatchMode):
     def _client(self, func: Any, name: str, args: Tuple[Any, ...]) -> None:
         """Memory that an operator of bucketpool takes beside its results. Workspaces on the CPU are not PyTorch's."""
         temporary, kept = MEMORY[func](*args)
-        self._storages.temporaries(name + " (temporary)", temporary)
         if self._cuda:
             self._storages.keep(name + " (workspace)", kept)
+        self._storages.temporaries(name + " (temporary)", temporary)
 
     def _run(self, func: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
         inputs = tensors_in(args) + tensors_in(tuple(kwargs.values()))
