@@ -11,42 +11,48 @@
 
 #include "support/pools.h"
 
+static void check_way(const head_options *options, head_way way)
+{
+    head_options o = *options;
+    o.way = way;
+    seed(61);
+    head_batch h = new_head_batch(&o);
+    bp_lm_head *head = new_head(device, &h);
+    check_head(head, &h);
+    bp_lm_head_destroy(&head);
+    assert_null(head);
+    free_head_batch(&h);
+}
+
 static void check_head_options(const head_options *options)
 {
-    for (int way = 0; way < HEAD_WAYS; way++) {
-        head_options o = *options;
-        o.way = (head_way)way;
-        seed(61);
-        head_batch h = new_head_batch(&o);
-        bp_lm_head *head = new_head(device, &h);
-        check_head(head, &h);
-        bp_lm_head_destroy(&head);
-        assert_null(head);
-        free_head_batch(&h);
-    }
+    for (int way = 0; way < HEAD_WAYS; way++)
+        check_way(options, (head_way)way);
 }
 
 TEST(chunks_dtypes_and_entropies)
 {
     static const int64_t chunks[] = {0, 1, 3, 5, 16, 17, 1000};
+    int turn = 0; /* 28 of each dtype */
     for (int dtype = BP_DTYPE_FP32; dtype <= BP_DTYPE_BF16; dtype++)
         for (size_t c = 0; c < 7; c++)
             for (int variant = 0; variant < 4; variant++)
-                check_head_options(&(head_options){.batch = 2,
-                                                   .sequence = 17,
-                                                   .hidden = 24,
-                                                   .columns = 131,
-                                                   .dtype = (bp_dtype)dtype,
-                                                   .grad_dtype = variant == 3 ? (bp_dtype)dtype : BP_DTYPE_FP32,
-                                                   .chunk = chunks[c],
-                                                   .with_entropy = (variant & 1) != 0,
-                                                   .without_logprob = variant == 3,
-                                                   .masked = variant >= 2,
-                                                   .accumulate = variant == 1,
-                                                   .temperature = variant == 2 ? 0.6 : 1,
-                                                   .outside_in_16 = 2,
-                                                   .ignored_in_16 = variant == 3 ? 5 : 0,
-                                                   .vocab_start = variant == 1 ? 700 : 0});
+                check_way(&(head_options){.batch = 2,
+                                          .sequence = 17,
+                                          .hidden = 24,
+                                          .columns = 131,
+                                          .dtype = (bp_dtype)dtype,
+                                          .grad_dtype = variant == 3 ? (bp_dtype)dtype : BP_DTYPE_FP32,
+                                          .chunk = chunks[c],
+                                          .with_entropy = (variant & 1) != 0,
+                                          .without_logprob = variant == 3,
+                                          .masked = variant >= 2,
+                                          .accumulate = variant == 1,
+                                          .temperature = variant == 2 ? 0.6 : 1,
+                                          .outside_in_16 = 2,
+                                          .ignored_in_16 = variant == 3 ? 5 : 0,
+                                          .vocab_start = variant == 1 ? 700 : 0},
+                          (head_way)(turn++ % HEAD_WAYS));
 }
 
 /* More columns than a kernel tile, and hidden sizes that are not a multiple of a vector. */
@@ -71,18 +77,19 @@ TEST(vocabularies_are_tiled)
     for (int i = 0; i < 6; i++) {
         const bool many = i % 2 == 0;
         const bp_dtype dtype = (bp_dtype)(BP_DTYPE_FP32 + i % 3);
-        check_head_options(&(head_options){.batch = 2,
-                                           .sequence = many ? 1030 : 2,
-                                           .hidden = many ? 8 : 2100,
-                                           .columns = many ? 2060 : 4100,
-                                           .dtype = dtype,
-                                           .grad_dtype = i % 4 < 2 ? dtype : BP_DTYPE_FP32,
-                                           .chunk = many ? 0 : 4,
-                                           .masked = i % 3 != 0,
-                                           .with_entropy = i % 5 < 3,
-                                           .accumulate = i % 4 == 0,
-                                           .weight_at = {.row_gap = i > 2 ? 3 : 0},
-                                           .temperature = 0.8});
+        check_way(&(head_options){.batch = 2,
+                                  .sequence = many ? 1030 : 2,
+                                  .hidden = many ? 8 : 2100,
+                                  .columns = many ? 2060 : 4100,
+                                  .dtype = dtype,
+                                  .grad_dtype = i % 4 < 2 ? dtype : BP_DTYPE_FP32,
+                                  .chunk = many ? 0 : 4,
+                                  .masked = i % 3 != 0,
+                                  .with_entropy = i % 5 < 3,
+                                  .accumulate = i % 4 == 0,
+                                  .weight_at = {.row_gap = i > 2 ? 3 : 0},
+                                  .temperature = 0.8},
+                  (head_way)(i / 2));
     }
 }
 
@@ -322,8 +329,8 @@ TEST(ways_agree)
         for (int way = 0; way < HEAD_WAYS; way++) {
             head_options o = {.batch = 2,
                               .sequence = 33,
-                              .hidden = 64,
-                              .columns = 700,
+                              .hidden = 20,
+                              .columns = 200,
                               .dtype = (bp_dtype)dtype,
                               .chunk = 7,
                               .with_entropy = true,

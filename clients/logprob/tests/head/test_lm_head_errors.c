@@ -119,6 +119,8 @@ TEST(invalid_heads_are_refused)
     assert_no_head(device, config.vocab = UINT64_MAX / 2, BAD, "vocab");
     assert_no_head(device, config.max_tokens = 0, BAD, "token");
     assert_no_head(device, config.chunk = -3, BAD, "chunk", "-3");
+    assert_no_head(device, config.passes = 0, BAD, "passes", "0x0");
+    assert_no_head(device, config.passes = 17, BAD, "passes", "0x11");
     assert_no_head(device, config.dtype = BP_DTYPE_FP64, BAD, "fp64");
     assert_no_head(device, config.dtype = BP_DTYPE_NONE, BAD, "none");
     assert_no_head(device, config.targets = (bp_targets)9, BAD, "9");
@@ -242,6 +244,117 @@ TEST(a_head_for_forward_has_no_backward)
     assert_true(head_outputs_are_true(&s.h));
     assert_true(bp_lm_head_get_info(forward_only)->workspace_bytes <= bp_lm_head_get_info(s.head)->workspace_bytes);
     bp_lm_head_destroy(&forward_only);
+}
+
+/* Each call needs its pass, and kept logits theirs. */
+TEST(calls_are_among_the_passes)
+{
+    static const char *const names[] = {"BP_LM_HEAD_FORWARD", "BP_LM_HEAD_BACKWARD", "BP_LM_HEAD_ONE_CALL",
+                                        "BP_LM_HEAD_KEPT"};
+    bp_lm_head_batch kept = s.call;
+    kept.logits = s.h.kept;
+    for (int pass = 0; pass < 4; pass++) {
+        bp_lm_head *head = NULL;
+        bp_lm_head_config config = head_config_of(&s.h, whole_shard(&s.h.tokens));
+        config.passes = 1u << pass;
+        assert_ok(bp_lm_head_create(device, &config, &head));
+        for (int called = 0; called < 5; called++) {
+            const bp_lm_head_batch *call = called < 3 ? &s.call : &kept;
+            const bool is_forward = called == 0 || called == 3, is_allowed = pass == (called < 3 ? called : 3);
+            poison_head(&s.h);
+            const bp_status status = called == 2
+                                         ? bp_lm_head_forward_backward(head, call, &s.outputs, &s.gradients, NULL)
+                                     : is_forward ? bp_lm_head_forward(head, call, &s.outputs, NULL)
+                                                  : bp_lm_head_backward(head, call, &s.gradients, NULL);
+            if (is_allowed)
+                assert_ok(status);
+            else
+                assert_fails(status, BP_ERR_SCHEDULE, names[called < 3 ? called : 3]);
+        }
+        bp_lm_head_destroy(&head);
+    }
+    poison_head(&s.h);
+    assert_fails(bp_lm_head_forward_backward(s.head, &kept, &s.outputs, &s.gradients, NULL), BAD, "kept");
+}
+
+TEST(kept_logits_are_checked)
+{
+    bp_lm_head *head = NULL;
+    bp_lm_head_config config = head_config_of(&s.h, whole_shard(&s.h.tokens));
+    bp_lm_head_batch kept = s.call;
+    kept.logits = s.h.kept;
+    config.passes = BP_LM_HEAD_KEPT;
+    assert_ok(bp_lm_head_create(device, &config, &head));
+    kept.logits_stride = 99;
+    assert_fails(bp_lm_head_forward(head, &kept, &s.outputs, NULL), BAD, "kept logits", "99", "100");
+    assert_fails(bp_lm_head_backward(head, &kept, &s.gradients, NULL), BAD, "kept logits", "99", "100");
+    kept.logits_stride = INT64_C(1) << 32;
+    assert_fails(bp_lm_head_forward(head, &kept, &s.outputs, NULL), BAD, "kept logits", "4294967296");
+    kept.logits_stride = 0;
+    kept.logits = (float *)(void *)((char *)s.h.kept + 1);
+    assert_fails(bp_lm_head_forward(head, &kept, &s.outputs, NULL), BAD, "kept logits", "align");
+    assert_nothing_written();
+    bp_lm_head_destroy(&head);
+}
+
+TEST(one_call_is_checked)
+{
+    bp_lm_head *head = NULL;
+    bp_lm_head_config config = head_config_of(&s.h, whole_shard(&s.h.tokens));
+    bp_logprob_outputs none;
+    float other[64];
+    config.passes = BP_LM_HEAD_ONE_CALL;
+    assert_ok(bp_lm_head_create(device, &config, &head));
+#define ONE_CALL_FAILS(...)                                                                                            \
+    do {                                                                                                               \
+        assert_fails(bp_lm_head_forward_backward(head, &s.call, &s.outputs, &s.gradients, NULL), BAD, __VA_ARGS__);    \
+        assert_nothing_written();                                                                                      \
+        restore_scenario();                                                                                            \
+    } while (0)
+    s.gradients.saved = other;
+    ONE_CALL_FAILS("saved", "use one");
+    s.outputs.saved = NULL;
+    s.gradients.saved = NULL;
+    ONE_CALL_FAILS("saved is missing");
+    s.outputs.entropy.data = NULL;
+    ONE_CALL_FAILS("entropies", "output entropy");
+    s.gradients.weight_grad_dtype = BP_DTYPE_BF16;
+    ONE_CALL_FAILS("bf16", "fp32");
+    s.call.tokens.temperature = -1;
+    ONE_CALL_FAILS("temperature");
+    assert_fails(bp_lm_head_forward_backward(NULL, &s.call, &s.outputs, &s.gradients, NULL), BAD, "head");
+    assert_fails(bp_lm_head_forward_backward(head, NULL, &s.outputs, &s.gradients, NULL), BAD, "");
+    assert_fails(bp_lm_head_forward_backward(head, &s.call, NULL, &s.gradients, NULL), BAD, "");
+    assert_fails(bp_lm_head_forward_backward(head, &s.call, &s.outputs, NULL, NULL), BAD, "");
+    assert_ok(bp_logprob_outputs_init(&none, sizeof none)); /* no tokens: gradients are cleared */
+    s.call.hidden.batch = s.gradients.hidden_grad.batch = 0;
+    s.gradients.saved = NULL;
+    s.gradients.entropy_grad.data = NULL;
+    assert_ok(bp_lm_head_forward_backward(head, &s.call, &none, &s.gradients, NULL));
+    assert_true(*(const float *)row_at(&s.h.weight_grad, 0, 99) == 0);
+    bp_lm_head_destroy(&head);
+}
+
+/* A gradient of the weight in its dtype is written once, so it has one piece and adds to nothing. */
+TEST(narrow_gradients_have_one_piece)
+{
+    head_options o = {.batch = 2, .sequence = 5, .hidden = 12, .columns = 100, .dtype = BP_DTYPE_BF16, .chunk = 4};
+    o.narrow_weight_grad = true;
+    head_batch h = new_head_batch(&o);
+    const shard all = whole_shard(&h.tokens);
+    bp_lm_head *head = new_head(device, &h);
+    bp_lm_head_batch call = head_call_of(&h, all);
+    bp_lm_head_gradients gradients = head_gradients_of(&h, all);
+    assert_fails(bp_lm_head_backward(head, &call, &gradients, NULL), BAD, "10 tokens", "up to 4", "memory_bytes");
+    gradients.accumulate = 1;
+    assert_fails(bp_lm_head_backward(head, &call, &gradients, NULL), BAD, "bf16", "added");
+    gradients.accumulate = 0;
+    gradients.weight_grad_dtype = BP_DTYPE_FP16;
+    assert_fails(bp_lm_head_backward(head, &call, &gradients, NULL), BAD, "fp16", "bf16");
+    for (size_t i = 0; i < h.weight_grad.bytes; i++)
+        assert_int_equal(h.weight_grad.memory[i], POISON);
+    bp_lm_head_destroy(&head);
+    free_head_batch(&h);
 }
 
 TEST(targets_outside_are_named)

@@ -154,6 +154,7 @@ static bp_status create_head(client *c)
     config.chunk = 3;
     config.comm = comm_of(c);
     config.targets = BP_TARGETS_ERROR;
+    config.passes |= BP_LM_HEAD_ONE_CALL | BP_LM_HEAD_KEPT;
     return bp_lm_head_create(c->device, &config, &c->head);
 }
 
@@ -177,6 +178,10 @@ static bp_status call_head(client *c, job *j, bp_stream *stream, bool enqueues)
     gradients.saved_bytes = outputs.saved_bytes;
     gradients.hidden_grad = rows_at(j->there->hidden_grad, CLIENT_HIDDEN);
     gradients.weight_grad = j->there->weight_grad;
+    BP_TRY(bp_lm_head_forward(c->head, &batch, &outputs, stream));
+    BP_TRY(bp_lm_head_backward(c->head, &batch, &gradients, stream));
+    BP_TRY(bp_lm_head_forward_backward(c->head, &batch, &outputs, &gradients, stream));
+    batch.logits = j->there->grad;
     BP_TRY(bp_lm_head_forward(c->head, &batch, &outputs, stream));
     BP_TRY(bp_lm_head_backward(c->head, &batch, &gradients, stream));
     return enqueues ? BP_OK : check_head(c);
