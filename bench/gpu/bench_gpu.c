@@ -161,8 +161,8 @@ void gpu_fill_tokens(bp_stream *stream, uint64_t tokens, uint64_t vocab, float u
 /* Most important first, because a run may end early. */
 static void groups(const gpu *g)
 {
-    gpu_logprob(g);
     gpu_head(g);
+    gpu_logprob(g);
     gpu_cp(g);
     gpu_pairs(g);
     gpu_memory(g);

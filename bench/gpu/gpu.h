@@ -67,7 +67,7 @@ void gpu_registration(const gpu *g);
 void gpu_logprob(const gpu *g);
 /* Ranges of logits, sums and seeds of the loss, and rearrangements, against a copy. */
 void gpu_cp(const gpu *g);
-/* The fused head against its matrix products alone. */
+/* The fused head in each way, against its three matrix products alone. */
 void gpu_head(const gpu *g);
 
 #endif

@@ -1,19 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Log-probabilities and their gradient on a GPU, for shapes of SkyRL's table and other vocabularies, and each dtype of logits and gradient.
- * The traffic per logit is known: two reads, and a write of the gradient. The baseline is a copy of the same bytes in the same turns. The
- * fused head is compared with its matrix products alone: same products, library and piece size. */
+ * The traffic per logit is known: two reads, and a write of the gradient. The baseline is a copy of the same bytes in the same turns. */
 #include "gpu/gpu.h"
 
-#include "bench/gemm.h"
-
-#include <bucketpool/lm_head.h>
 #include <bucketpool/logprob.h>
 
 #include <stdio.h>
 
 #define PIECE 1024u       /* tokens per call or piece */
 #define MIN_LOGIT 0x3f00u /* 1/2 */
-#define MIN_STATE 0x3d00u /* 1/32 */
 
 /* ---- stored logits ----------------------------------------------------------------------------------------------- */
 
@@ -244,116 +239,4 @@ void gpu_logprob(const gpu *g)
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (size_t v = 0; v < shapes[s].variants; v++)
             shape(g, &variants[v], gpu_divided(g, shapes[s].sequence), gpu_divided(g, shapes[s].vocab));
-}
-
-/* ---- the fused head ---------------------------------------------------------------------------------------------- */
-
-#define CUBLAS_BYTES (32u << 20)
-
-typedef struct head_bench {
-    bp_stream *stream;
-    bp_lm_head *head;
-    bp_lm_head_batch batch;
-    bp_logprob_outputs outputs;
-    bp_lm_head_gradients gradients;
-    bench_products products;
-    char *hidden, *weight, *hidden_grad, *weight_grad, *target, *logprob, *upstream, *saved, *logits, *scratch;
-} head_bench;
-
-/* bf16 gradients of logits are in place of the logits, so their stride is doubled. */
-static void make_calls(head_bench *h, uint64_t tokens, uint64_t size, uint64_t vocab, uint64_t piece)
-{
-    must(bp_lm_head_batch_init(&h->batch, sizeof h->batch));
-    must(bp_logprob_outputs_init(&h->outputs, sizeof h->outputs));
-    must(bp_lm_head_gradients_init(&h->gradients, sizeof h->gradients));
-    h->batch.hidden =
-        (bp_token_rows){.data = h->hidden, .dtype = BP_DTYPE_BF16, .batch = 1, .sequence = tokens, .columns = size};
-    h->batch.weight = h->weight;
-    h->batch.tokens.target = (bp_token_values){h->target, 0, 1};
-    h->outputs.logprob = (bp_token_values){h->logprob, 0, 1};
-    h->outputs.saved = h->saved;
-    h->gradients.saved = h->saved;
-    h->outputs.saved_bytes = h->gradients.saved_bytes = 8 * tokens;
-    h->gradients.logprob_grad = (bp_token_values){h->upstream, 0, 1};
-    h->gradients.hidden_grad = h->batch.hidden;
-    h->gradients.hidden_grad.data = h->hidden_grad;
-    h->gradients.weight_grad = h->weight_grad;
-    h->products = (bench_products){.tokens = tokens,
-                                   .hidden_size = size,
-                                   .vocab = vocab,
-                                   .piece = piece,
-                                   .hidden = {h->hidden, BP_DTYPE_BF16, (int)size},
-                                   .hidden_grad = {h->hidden_grad, BP_DTYPE_BF16, (int)size},
-                                   .weight = {h->weight, BP_DTYPE_BF16, (int)size},
-                                   .weight_grad = {h->weight_grad, BP_DTYPE_FP32, (int)size},
-                                   .logits = {h->logits, BP_DTYPE_FP32, (int)vocab},
-                                   .logits_grad = {h->logits, BP_DTYPE_BF16, 2 * (int)vocab}};
-}
-
-static void run_head(void *user)
-{
-    const head_bench *h = user;
-    must(bp_lm_head_forward(h->head, &h->batch, &h->outputs, h->stream));
-    must(bp_lm_head_backward(h->head, &h->batch, &h->gradients, h->stream));
-}
-
-static void run_products(void *user)
-{
-    const head_bench *h = user;
-    must(bench_products_forward(&h->products));
-    must(bench_products_backward(&h->products));
-}
-
-static void measure_head(head_bench *h)
-{
-    run_head(h);
-    run_products(h);
-    must(bp_stream_synchronize(h->stream));
-    bench_turns(11);
-    (void)bench_add_once("matrix products alone, pieces of 1024 tokens", run_products, h, h->stream, 1);
-    (void)bench_add_once("forward and backward, pieces of 1024 tokens", run_head, h, h->stream, 1);
-    bench_end();
-}
-
-void gpu_head(const gpu *g)
-{
-    const uint64_t tokens = gpu_divided(g, 8192), size = gpu_divided(g, 4096), vocab = gpu_divided(g, 128000);
-    const uint64_t piece = gpu_divided(g, PIECE);
-    char group[40];
-    head_bench h = {.head = NULL};
-    const gpu_part parts[] = {
-        {&h.hidden, 2 * tokens * size},     {&h.weight, 2 * vocab * size}, {&h.hidden_grad, 2 * tokens * size},
-        {&h.weight_grad, 4 * vocab * size}, {&h.target, 8 * tokens},       {&h.logprob, 4 * tokens},
-        {&h.upstream, 4 * tokens},          {&h.saved, 8 * tokens},        {&h.logits, 4 * piece * vocab},
-        {&h.scratch, CUBLAS_BYTES}};
-    const size_t count = sizeof parts / sizeof *parts;
-    snprintf(group, sizeof group, "gpu: fused head %llu x %llu x %llu", (unsigned long long)tokens,
-             (unsigned long long)size, (unsigned long long)vocab);
-    if (!bench_begin(group) || !gpu_has_room(g, gpu_parts_bytes(parts, count) + 2 * 4 * piece * vocab))
-        return;
-    bench_device device = {.device = gpu_device(g), .cuda = true};
-    must(bp_stream_create(device.device, "head", &device.stream));
-    h.stream = device.stream;
-    bp_lm_head_config config;
-    must(bp_lm_head_config_init(&config, sizeof config));
-    config.max_tokens = tokens;
-    config.hidden = size;
-    config.vocab = vocab;
-    config.chunk = (int64_t)piece;
-    if (bp_lm_head_create(device.device, &config, &h.head) == BP_OK) {
-        const uint64_t memory = gpu_place(g, parts, count);
-        gpu_fill(h.stream, h.hidden, 2 * tokens * size, MIN_STATE);
-        gpu_fill(h.stream, h.weight, 2 * vocab * size, MIN_STATE);
-        gpu_fill_tokens(h.stream, tokens, vocab, 1, h.target, h.upstream);
-        make_calls(&h, tokens, size, vocab, piece);
-        must(bench_gemm_create_cublas(&device, h.scratch, CUBLAS_BYTES, &h.products.gemm));
-        measure_head(&h);
-        bench_gemm_destroy(&h.products.gemm);
-        gpu_free(g, memory);
-    } else {
-        bench_skip("%s", bp_error_detail());
-    }
-    bp_lm_head_destroy(&h.head);
-    bp_stream_destroy(&device.stream);
-    bp_device_destroy(&device.device);
 }

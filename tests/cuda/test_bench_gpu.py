@@ -63,8 +63,8 @@ class BenchGpu(unittest.TestCase):
         self.assertEqual((answer.returncode, answer.stderr), (0, ""))
         listed = answer.stdout.splitlines()
         self.assertEqual(len(set(listed)), len(listed))
-        self.assertEqual(listed[0], "gpu: logprob 65536 x 128000 bf16, gradient fp32")
-        kinds = ["gpu: logprob", "gpu: fused head", "gpu: range", "gpu: loss", "gpu: rearrange", "gpu: a record",
+        self.assertEqual(listed[0], "gpu: fused head 8192 x 4096 x 128256")
+        kinds = ["gpu: fused head", "gpu: logprob", "gpu: range", "gpu: loss", "gpu: rearrange", "gpu: a record",
                  "gpu: layers", "gpu: memory", "gpu: offload", "nccl: slab"]
         firsts = [next(i for i, name in enumerate(listed) if name.startswith(kind)) for kind in kinds]
         self.assertEqual(firsts, sorted(firsts))
