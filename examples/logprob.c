@@ -66,7 +66,7 @@ static void use_logits(bp_device *device, bp_logprob_outputs *outputs, float *up
                entropy[t], gradient[t][0], gradient[t][1], gradient[t][2], gradient[t][3]);
 }
 
-/* Two tokens in one piece: that much of the logits is ever there. */
+/* Both passes in one call. Two tokens in one piece: that much of the logits is ever there. */
 static int use_head(bp_device *device, bp_logprob_outputs *outputs, float *upstream)
 {
     float hidden_grad[TOKENS][HIDDEN], weight_grad[VOCAB][HIDDEN];
@@ -82,12 +82,11 @@ static int use_head(bp_device *device, bp_logprob_outputs *outputs, float *upstr
     config.vocab = VOCAB;
     config.dtype = BP_DTYPE_FP32;
     config.chunk = 2;
+    config.passes = BP_LM_HEAD_ONE_CALL;
     batch.hidden = rows(hidden, HIDDEN);
     batch.weight = weight;
     batch.tokens.target = values(target, 1);
     gradients.logprob_grad = values(upstream, 0);
-    gradients.saved = saved;
-    gradients.saved_bytes = sizeof saved;
     gradients.hidden_grad = rows(hidden_grad, HIDDEN);
     gradients.weight_grad = weight_grad;
     bp_status status = bp_lm_head_create(device, &config, &head);
@@ -96,8 +95,7 @@ static int use_head(bp_device *device, bp_logprob_outputs *outputs, float *upstr
         return 0;
     }
     check(status);
-    check(bp_lm_head_forward(head, &batch, outputs, NULL));
-    check(bp_lm_head_backward(head, &batch, &gradients, NULL));
+    check(bp_lm_head_forward_backward(head, &batch, outputs, &gradients, NULL));
     bp_lm_head_destroy(&head);
     printf("fused head: gradient of the last hidden state %.6f %.6f, of the last row of the weight %.6f %.6f\n",
            hidden_grad[TOKENS - 1][0], hidden_grad[TOKENS - 1][1], weight_grad[VOCAB - 1][0],

@@ -13,7 +13,7 @@
 #define MIN_STATE 0x3d00u /* 1/32 */
 #define PIECE 1024u       /* tokens, where a line names pieces */
 
-/* How a line gets from hidden states to gradients. */
+/* The calls of a line, its pieces, and the dtype of weight_grad. */
 typedef struct way {
     const char *name;
     uint32_t passes;

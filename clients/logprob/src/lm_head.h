@@ -107,6 +107,9 @@ uint64_t bp_piece_size(const bp_tokens_work *all, uint64_t max);
 uint64_t bp_piece_count(const bp_tokens_work *all, uint64_t size);
 bp_piece bp_piece_at(const bp_tokens_work *all, uint64_t size, uint64_t index);
 
+/* The first or second half of a piece; whole sequences of several. */
+bp_piece bp_piece_half(const bp_piece *p, unsigned half);
+
 bp_tokens_work bp_piece_tokens(const bp_tokens_work *all, const bp_piece *p);
 bp_results_work bp_piece_results(const bp_results_work *all, const bp_piece *p);
 /* Statistics and upstream gradients of a piece; the rest as in `all`. */
@@ -137,6 +140,11 @@ typedef struct bp_head_step {
 
 /* Orders `to` after the work enqueued on `from` so far. */
 bp_status bp_head_order(bp_event *event, bp_stream *from, bp_stream *to);
+
+/* Kernels of a piece in one workspace run beside products of its other half. Returns the number of parts of the step's rows, with one event of
+ * the head each, and fills them. */
+#define BP_HEAD_HALVES 2
+unsigned bp_head_halves(const bp_head_pass *pass, const bp_head_step *step, bp_piece halves[BP_HEAD_HALVES]);
 
 /* The products of a step with `d`, the gradient of its logits, and what follows the last one of a piece. `has_weight`: the logits' products
  * left a copy of the weight. */

@@ -24,26 +24,26 @@ static bp_status sums_address(bp_workspace *workspace, void **sums)
     return bp_pool_address(workspace->pool, workspace->ids[BP_WORK_SUMS], sums, &bytes);
 }
 
-/* Into the caller's memory, or a workspace that the first product of a piece acquires. */
-static bp_status multiply_hidden_grad(const bp_head_pass *pass, const bp_piece *p, const bp_product_work *product,
-                                      const bp_token_rows *out)
+/* Into the caller's memory, or a workspace that the first product of a piece acquires. `p`: the piece or its half, from `row` on. */
+static bp_status multiply_hidden_grad(const bp_head_pass *pass, const bp_piece *p, uint64_t row,
+                                      const bp_product_work *product, const bp_token_rows *out, bool is_summed)
 {
     bp_workspace *workspace = &pass->head->base.workspace;
     bp_products *products = pass->head->products;
     bp_product_work work = *product;
     void *sums;
-    if (is_summed(pass, p, out)) {
-        if (work.adds)
+    if (is_summed) {
+        if (work.adds || row > 0)
             BP_TRY(sums_address(workspace, &sums));
         else
             BP_TRY(bp_workspace_take(workspace, BP_WORK_SUMS, pass->multiplies, &sums));
         work.rows = p->rows;
-        work.c = (bp_matrix){sums, BP_DTYPE_FP32, (int64_t)pass->head->hidden};
+        work.c = (bp_matrix){(float *)sums + row * pass->head->hidden, BP_DTYPE_FP32, (int64_t)pass->head->hidden};
         return products->ops->hidden_grad(products, &work, pass->multiplies);
     }
-    for (uint64_t row = 0; row < p->rows; row += work.rows) {
-        work.rows = bp_piece_matrix(out, p, row, &work.c);
-        work.a.data = bp_matrix_row(&product->a, row);
+    for (uint64_t r = 0; r < p->rows; r += work.rows) {
+        work.rows = bp_piece_matrix(out, p, r, &work.c);
+        work.a.data = bp_matrix_row(&product->a, r);
         BP_TRY(products->ops->hidden_grad(products, &work, pass->multiplies));
     }
     return BP_OK;
@@ -142,25 +142,59 @@ static bp_status round_weight_grad(const bp_head_pass *pass, const bp_piece *p, 
 
 /* ---- both -------------------------------------------------------------------------------------------------------- */
 
+#define HALVED_ROWS 1024u /* of a piece, at least: products of few rows are slow */
+
+unsigned bp_head_halves(const bp_head_pass *pass, const bp_head_step *step, bp_piece halves[BP_HEAD_HALVES])
+{
+    const bp_piece *p = &step->piece;
+    halves[0] = *p;
+    if (pass->shape->chunks > 1 || pass->multiplies == pass->stream || p->rows < HALVED_ROWS)
+        return 1;
+    halves[0] = bp_piece_half(p, 0);
+    halves[1] = bp_piece_half(p, 1);
+    return BP_HEAD_HALVES;
+}
+
+/* The product of each half of the rows, after its event. */
+static bp_status multiply_halves(const bp_head_pass *pass, const bp_head_step *step, const bp_product_work *product,
+                                 const bp_token_rows *out, bool is_summed)
+{
+    bp_piece halves[BP_HEAD_HALVES];
+    const unsigned count = bp_head_halves(pass, step, halves);
+    for (unsigned h = 0; h < count; h++) {
+        const uint64_t row = halves[h].token - step->piece.token;
+        bp_product_work work = *product;
+        work.a.data = bp_matrix_row(&product->a, row);
+        work.rows = halves[h].rows;
+        if (pass->multiplies != pass->stream)
+            BP_TRY(bp_stream_wait(pass->multiplies,
+                                  pass->head->graded[count > 1 ? h : step->index % pass->shape->chunks]));
+        if (out->data != NULL)
+            BP_TRY(multiply_hidden_grad(pass, &halves[h], row, &work, out, is_summed));
+    }
+    return BP_OK;
+}
+
 bp_status bp_head_multiply_gradient(const bp_head_pass *pass, const bp_head_step *step, const bp_matrix *d,
                                     bool has_weight, const bp_head_gradients *out)
 {
     const bp_lm_head *head = pass->head;
     const bp_matrix *weight = &pass->batch->weight, *grad = &out->weight;
     const bool wants_hidden = out->hidden.data != NULL, is_host = head->multiplies == NULL;
+    const bool sums_hidden = wants_hidden && is_summed(pass, &step->piece, &out->hidden);
     const int64_t element = bp_dtype_bits(d->dtype) / 8;
     for (uint64_t first = 0, columns; first < step->columns; first += columns) {
         columns = bp_min_u64(head->plan.tile, step->columns - first);
         const bool is_first = step->part == 0 && first == 0;
-        bp_product_work work = {.columns = columns,
+        bp_product_work work = {.rows = step->piece.rows,
+                                .columns = columns,
                                 .hidden = head->hidden,
                                 .a = {(uint8_t *)d->data + (int64_t)first * element, d->dtype, d->stride},
                                 .b = {bp_matrix_row(weight, step->first + first), weight->dtype, weight->stride},
                                 .adds = !is_first,
                                 .scratch = pass->scratch,
                                 .keeps_weight = has_weight};
-        if (wants_hidden)
-            BP_TRY(multiply_hidden_grad(pass, &step->piece, &work, &out->hidden));
+        BP_TRY(multiply_halves(pass, step, &work, &out->hidden, sums_hidden));
         if (grad->data == NULL)
             continue;
         work.c = (bp_matrix){bp_matrix_row(grad, step->first + first), grad->dtype, grad->stride};
@@ -169,9 +203,7 @@ bp_status bp_head_multiply_gradient(const bp_head_pass *pass, const bp_head_step
         BP_TRY((is_host && grad->dtype != BP_DTYPE_FP32 ? round_weight_grad : multiply_weight_grad)(
             pass, &step->piece, &work, wants_hidden));
     }
-    return step->is_last && wants_hidden && is_summed(pass, &step->piece, &out->hidden)
-               ? finish_hidden_grad(pass, &step->piece, &out->hidden)
-               : BP_OK;
+    return step->is_last && sums_hidden ? finish_hidden_grad(pass, &step->piece, &out->hidden) : BP_OK;
 }
 
 /* Gradients of no tokens are zero. */

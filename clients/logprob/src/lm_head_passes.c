@@ -214,59 +214,73 @@ static bp_status run_one_call(const gradient_pass *g, const bp_head_step *step, 
     return ops->gradient(base->engine, gradient, stream);
 }
 
+/* Logits of rows that begin at `logits`, their gradient at `d`: of a step, or of half of its piece. */
+static bp_status grade_rows(const gradient_pass *g, const bp_head_step *step, const bp_matrix *logits,
+                            const bp_matrix *d)
+{
+    const bp_head_pass *pass = &g->pass;
+    bp_engine *engine = pass->head->base.engine;
+    const bp_piece *p = &step->piece;
+    const bool is_kept = pass->batch->kept.data != NULL;
+    bp_gradient_work work = bp_piece_gradient(&g->out->upstream, p);
+    if (!is_kept)
+        BP_TRY(multiply_logits(pass, step, logits));
+    work.logits = logits_work(pass, step, logits);
+    work.narrows_in_place = !is_kept && d->dtype != BP_DTYPE_FP32;
+    work.out = d->data;
+    work.out_dtype = (int32_t)d->dtype;
+    work.out_stride = d->stride;
+    work.out_batch_stride = (int64_t)p->count * d->stride;
+    BP_TRY(g->results != NULL ? run_one_call(g, step, &work) : engine->ops->gradient(engine, &work, pass->stream));
+    if (g->out->bias == NULL)
+        return BP_OK;
+    const bp_columns_work sums = {.from = d->data,
+                                  .stride = d->stride,
+                                  .rows = p->rows,
+                                  .columns = step->columns,
+                                  .dtype = work.out_dtype,
+                                  .adds = g->out->adds || p->token > 0,
+                                  .to = g->out->bias + step->first};
+    return engine->ops->columns(engine, &sums, pass->stream);
+}
+
 /* In place the gradient of a row starts where its logits did, in as much of their memory as its dtype takes. */
 static bp_status begin_step(gradient_pass *g, uint64_t index)
 {
     const bp_head_pass *pass = &g->pass;
     bp_lm_head *head = pass->head;
-    bp_engine *engine = head->base.engine;
     const bool is_kept = pass->batch->kept.data != NULL;
     const bp_dtype dtype = head->products->gradient;
     const bp_head_step step = step_at(pass, index);
-    const bp_piece *p = &step.piece;
-    const int64_t stride =
-        (int64_t)bp_head_stride(step.columns) * (is_kept || dtype == BP_DTYPE_FP32 ? 1 : (int64_t)sizeof(float) / 2);
-    bp_matrix logits, *d = &g->d[index % pass->shape->chunks];
-    bp_gradient_work work = bp_piece_gradient(&g->out->upstream, p);
-    void *memory;
+    const uint64_t turn = index % pass->shape->chunks;
+    const int64_t narrowing = is_kept || dtype == BP_DTYPE_FP32 ? 1 : 2;
+    bp_matrix logits;
+    bp_piece halves[BP_HEAD_HALVES];
     BP_TRY(logits_memory(pass, &step, &logits));
-    if (is_kept) {
+    void *memory = logits.data;
+    if (is_kept)
         BP_TRY(bp_workspace_take(&head->base.workspace, chunk_of(pass, index), pass->stream, &memory));
-    } else {
-        memory = logits.data;
-        BP_TRY(multiply_logits(pass, &step, &logits));
+    g->d[turn] = (bp_matrix){memory, dtype, (int64_t)bp_head_stride(step.columns) * narrowing};
+    const unsigned count = bp_head_halves(pass, &step, halves);
+    for (unsigned h = 0; h < count; h++) {
+        const uint64_t row = halves[h].token - step.piece.token;
+        const bp_matrix from = {bp_matrix_row(&logits, row), logits.dtype, logits.stride};
+        const bp_matrix to = {bp_matrix_row(&g->d[turn], row), dtype, g->d[turn].stride};
+        bp_head_step part = step;
+        part.piece = halves[h];
+        BP_TRY(grade_rows(g, &part, &from, &to));
+        if (pass->multiplies != pass->stream)
+            BP_TRY(bp_event_record(head->graded[count > 1 ? h : turn], pass->stream));
     }
-    *d = (bp_matrix){memory, dtype, stride};
-    work.logits = logits_work(pass, &step, &logits);
-    work.narrows_in_place = !is_kept && dtype != BP_DTYPE_FP32;
-    work.out = memory;
-    work.out_dtype = (int32_t)dtype;
-    work.out_stride = stride;
-    work.out_batch_stride = (int64_t)p->count * stride;
-    BP_TRY(g->results != NULL ? run_one_call(g, &step, &work) : engine->ops->gradient(engine, &work, pass->stream));
-    if (g->out->bias != NULL) {
-        const bp_columns_work sums = {.from = memory,
-                                      .stride = stride,
-                                      .rows = p->rows,
-                                      .columns = step.columns,
-                                      .dtype = work.out_dtype,
-                                      .adds = g->out->adds || p->token > 0,
-                                      .to = g->out->bias + step.first};
-        BP_TRY(engine->ops->columns(engine, &sums, pass->stream));
-    }
-    return pass->multiplies == pass->stream ? BP_OK
-                                            : bp_event_record(head->graded[index % pass->shape->chunks], pass->stream);
+    return BP_OK;
 }
 
 static bp_status end_step(const gradient_pass *g, uint64_t index)
 {
     const bp_head_pass *pass = &g->pass;
     const bp_head_step step = step_at(pass, index);
-    const uint64_t turn = index % pass->shape->chunks;
     const bool has_weight = pass->batch->kept.data == NULL && step.columns <= pass->head->plan.tile;
-    if (pass->multiplies != pass->stream)
-        BP_TRY(bp_stream_wait(pass->multiplies, pass->head->graded[turn]));
-    BP_TRY(bp_head_multiply_gradient(pass, &step, &g->d[turn], has_weight, g->out));
+    BP_TRY(bp_head_multiply_gradient(pass, &step, &g->d[index % pass->shape->chunks], has_weight, g->out));
     return bp_workspace_give(&pass->head->base.workspace, chunk_of(pass, index), pass->multiplies);
 }
 

@@ -41,6 +41,24 @@ bp_piece bp_piece_at(const bp_tokens_work *all, uint64_t size, uint64_t index)
     return p;
 }
 
+bp_piece bp_piece_half(const bp_piece *p, unsigned half)
+{
+    bp_piece h = *p;
+    const bool has_sequences = p->batches > 1;
+    const uint64_t all = has_sequences ? p->batches : p->count, before = half == 0 ? 0 : (all + 1) / 2;
+    const uint64_t mine = half == 0 ? (all + 1) / 2 : all - before;
+    if (has_sequences) {
+        h.batch += before;
+        h.batches = mine;
+    } else {
+        h.first += before;
+        h.count = mine;
+    }
+    h.token += before * (has_sequences ? p->count : 1);
+    h.rows = h.batches * h.count;
+    return h;
+}
+
 /* ---- views ------------------------------------------------------------------------------------------------------- */
 
 static const void *piece_view(const void *all, int64_t batch_stride, int64_t stride, const bp_piece *p, int64_t bytes)

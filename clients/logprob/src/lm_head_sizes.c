@@ -86,6 +86,9 @@ static bp_head_shape size_forward(const sizing *s, uint64_t memory)
     return (bp_head_shape){chosen, vocab, chosen < tokens ? 2 : 1};
 }
 
+/* One workspace: two would halve the pieces, and each piece reads and writes weight_grad. For 8192 tokens, hidden size 4096 and a vocabulary
+ * of 128256, where an H200 takes 36 ms for three products and copies 4.3 TB/s: 5 pieces move 19 GB or 4.4 ms, 10 pieces in two workspaces 40 GB
+ * or 9.3 ms. Kernels, 2.4 ms, run beside the products of the other half of a piece. */
 static bp_head_shape size_one_call(const sizing *s, uint64_t memory)
 {
     const bp_lm_head_config *c = s->config;

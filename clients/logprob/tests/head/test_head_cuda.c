@@ -88,6 +88,39 @@ TEST(test_parts)
     bp_device_destroy(&device);
 }
 
+/* A piece in one workspace: its halves are tokens of a sequence or whole sequences. */
+TEST(test_halves)
+{
+    bp_device *device = new_cuda();
+    for (uint64_t i = 0; i < 6; i++) {
+        head_case c = {.batch = i % 2 == 0 ? 1 : 3,
+                       .sequence = i % 2 == 0 ? 1101 : 430,
+                       .hidden = 3,
+                       .vocab = 60,
+                       .dtype = i < 3 ? BP_DTYPE_BF16 : BP_DTYPE_FP32,
+                       .grad_dtype = BP_DTYPE_FP32,
+                       .temperature = 1,
+                       .has_mask = i % 3 != 1,
+                       .has_entropy = i % 3 != 2,
+                       .by_token = i > 3,
+                       .masks_finite = true,
+                       .ignores = true,
+                       .narrow_weight_grad = true,
+                       .seed = i,
+                       .way = (head_way)(i % HEAD_WAYS)};
+        device_tensors w;
+        begin_device_tensors(&w, device, &c, 0, c.vocab);
+        bp_lm_head *head = new_head(device, &c, BP_TARGETS_ERROR);
+        assert_int_equal(bp_lm_head_get_info(head)->piece_tokens, c.batch * c.sequence);
+        reset_device_tensors(&w);
+        call(head, &w, w.stream);
+        assert_true(matches_reference(&w));
+        bp_lm_head_destroy(&head);
+        end_device_tensors(&w);
+    }
+    bp_device_destroy(&device);
+}
+
 static const head_case some = {.batch = 2,
                                .sequence = 9,
                                .hidden = 16,

@@ -190,6 +190,23 @@ TEST(test_sums)
     }
 }
 
+/* Each half of a piece in one workspace is exchanged before its gradient. */
+TEST(test_halves)
+{
+    for (int way = 0; way < HEAD_WAYS; way++) {
+        head_case c = case_of(BP_DTYPE_BF16, BP_DTYPE_BF16, (uint64_t)way);
+        c.sequence = 600;
+        c.chunk = 0;
+        c.way = (head_way)way;
+        rank ranks[RANKS];
+        run_ranks(ranks, &c, true, false);
+        for (uint32_t r = 0; r < RANKS; r++) {
+            assert_true(matches_reference(&ranks[r].w));
+            end_rank(&ranks[r]);
+        }
+    }
+}
+
 /* With partial hidden_grad, the parts sum up to the whole. */
 TEST(test_parts)
 {
