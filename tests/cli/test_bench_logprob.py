@@ -194,9 +194,10 @@ class Head(Case):
         if not HAS_PRODUCTS:
             self.refused(run("logprob", *arguments), 3, "BLAS")
             return
-        for dtype, grad in (("bf16", "fp32"), ("fp16", "logits"), ("fp32", "fp32")):
-            with self.subTest(dtype=dtype, grad=grad):
-                self.check(self.document(*arguments, "--dtype", dtype, "--grad-dtype", grad), WIDTHS[dtype],
+        for dtype, grad, more in (("bf16", "fp32", ()), ("fp16", "logits", ()), ("fp32", "fp32", ()),
+                                  ("bf16", "logits", ("--fused",)), ("fp32", "fp32", ("--fused",))):
+            with self.subTest(dtype=dtype, grad=grad, more=more):
+                self.check(self.document(*arguments, "--dtype", dtype, "--grad-dtype", grad, *more), WIDTHS[dtype],
                            4 if grad == "fp32" else WIDTHS[dtype])
 
     def check(self, document, width, grad_width, products="lib"):
@@ -288,9 +289,9 @@ class Emulated(Case):
 
     @unittest.skipUnless(KERNELS, "built without CUDA kernels")
     def test_head(self):
-        for dtype, grad in (("bf16", "logits"), ("fp32", "fp32")):
+        for dtype, grad, more in (("bf16", "logits", ()), ("fp32", "fp32", ()), ("bf16", "logits", ("--fused",))):
             document = self.rows("--head", "48", "--seq", "10", "--vocab", "300", "--chunk", "none,4", "--entropy",
-                                 "--dtype", dtype, "--grad-dtype", grad)
+                                 "--dtype", dtype, "--grad-dtype", grad, *more)
             Head.check(self, document, WIDTHS[dtype], WIDTHS[dtype], "cublas")
 
 
@@ -313,7 +314,7 @@ class Mistakes(Case):
 
     def test_excluding_options(self):
         for arguments in (("--device", "cuda", "--threads", "2"), ("--device", "cuda", "--kernels", "plain"),
-                          ("--head", "8", "--grad-dtype", "in-place"), ("--head", "8", "--fused")):
+                          ("--head", "8", "--grad-dtype", "in-place")):
             self.refused(run("logprob", *arguments), 2, "--")
 
     def test_size_overflow(self):

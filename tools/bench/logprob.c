@@ -122,8 +122,6 @@ static int check_options(const bench_options *o)
         return cli_fail(EXIT_BAD_INPUT,
                         "--grad-dtype in-place cannot be used with --head, which stores no logits; use fp32 or "
                         "logits");
-    if (o->head > 0 && o->fused)
-        return cli_fail(EXIT_BAD_INPUT, "--fused cannot be used with --head, whose passes are two");
     uint64_t seq = bench_largest(&o->seq), vocab = bench_largest(&o->vocab), bytes;
     if (__builtin_mul_overflow(seq, vocab, &bytes) || bytes > (uint64_t)INT64_MAX / 16)
         return cli_fail(EXIT_BAD_INPUT,

@@ -121,12 +121,13 @@ static void print_heading(const bench *b)
     if (b->copy_bytes_per_s > 0)
         printf("; copies at %.1f GB/s, read and written", 1e-9 * b->copy_bytes_per_s);
     printf("%s\n", color ? "\033[0m" : "");
+    const char *passes = o->fused ? "both passes in one call, " : "";
     if (o->head > 0)
-        printf("fused head, hidden size %llu, %s, %s gradient of hidden states", (unsigned long long)o->head,
+        printf("%sfused head, hidden size %llu, %s, %s gradient of hidden states", passes, (unsigned long long)o->head,
                bp_dtype_name(o->dtype), bp_dtype_name(b->gradient_dtype));
     else
-        printf("%s%s logits, %s gradient%s", o->fused ? "both passes in one call, " : "", bp_dtype_name(o->dtype),
-               bp_dtype_name(b->gradient_dtype), o->gradient == BENCH_GRADIENT_IN_PLACE ? " in place" : "");
+        printf("%s%s logits, %s gradient%s", passes, bp_dtype_name(o->dtype), bp_dtype_name(b->gradient_dtype),
+               o->gradient == BENCH_GRADIENT_IN_PLACE ? " in place" : "");
     printf("%s; ", o->entropy ? ", entropies too" : "");
     if (b->scale > 1)
         printf("sequences divided by %llu%s; ", (unsigned long long)b->scale, o->scale == 0 ? ", picked" : "");

@@ -91,14 +91,25 @@ static bp_status call_logits(const run *r, bool backward)
     return BP_OK;
 }
 
-static bp_status call(const run *r, bool products, bool backward)
+static bp_status call_head(const run *r, bool backward)
 {
     bp_stream *stream = r->bench->device.stream;
+    if (r->bench->options->fused)
+        return backward ? bp_lm_head_forward_backward(r->head, &r->head_batch, &r->outputs, &r->head_gradients, stream)
+                        : BP_OK;
+    return backward ? bp_lm_head_backward(r->head, &r->head_batch, &r->head_gradients, stream)
+                    : bp_lm_head_forward(r->head, &r->head_batch, &r->outputs, stream);
+}
+
+/* One call computes the logits once: its products are those of backward. */
+static bp_status call(const run *r, bool products, bool backward)
+{
+    if (products && r->bench->options->fused && !backward)
+        return BP_OK;
     if (products)
         return backward ? bench_products_backward(&r->products) : bench_products_forward(&r->products);
     if (r->head != NULL)
-        return backward ? bp_lm_head_backward(r->head, &r->head_batch, &r->head_gradients, stream)
-                        : bp_lm_head_forward(r->head, &r->head_batch, &r->outputs, stream);
+        return call_head(r, backward);
     return call_logits(r, backward);
 }
 
@@ -367,7 +378,9 @@ static bp_status make_client(run *r, const char **kernels, uint32_t *threads)
         config.hidden = o->head;
         config.vocab = r->shape->vocab;
         config.dtype = o->dtype;
-        config.chunk = (int64_t)r->rows->chunk;
+        config.chunk = (int64_t)bench_chunk_tokens(r->shape, r->rows->chunk);
+        if (o->fused)
+            config.passes = BP_LM_HEAD_ONE_CALL;
         config.threads = o->threads;
         if (o->kernels != 0)
             config.kernels = o->kernels;
