@@ -63,7 +63,7 @@ static bp_status largest_shard(const char *call, const bp_lm_head_config *config
     return status;
 }
 
-static bp_status make_plan(const bp_lm_head_config *config, uint64_t largest, bool is_host, bp_head_plan *plan)
+static bp_status head_make_plan(const bp_lm_head_config *config, uint64_t largest, bool is_host, bp_head_plan *plan)
 {
     const char *call = "bp_lm_head_create";
     bp_lm_head_config own = *config;
@@ -84,7 +84,7 @@ static bp_status make_own(bp_device *device, const bp_lm_head_config *config, ui
     const char *call = "bp_lm_head_create";
     const bool is_host = bp_device_is_host_accessible(device);
     bp_head_plan *plan = &head->plan;
-    BP_TRY(make_plan(config, largest, is_host, plan));
+    BP_TRY(head_make_plan(config, largest, is_host, plan));
     const bool has_gradients = plan->sizes.piece_tokens != 0;
     const uint64_t tokens = plan->forward.tokens > plan->one_call.tokens ? plan->forward.tokens : plan->one_call.tokens;
     const uint64_t graded =

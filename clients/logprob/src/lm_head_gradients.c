@@ -25,8 +25,8 @@ static bp_status sums_address(bp_workspace *workspace, void **sums)
 }
 
 /* Into the caller's memory, or a workspace that the first product of a piece acquires. `p`: the piece or its half, from `row` on. */
-static bp_status multiply_hidden_grad(const bp_head_pass *pass, const bp_piece *p, uint64_t row,
-                                      const bp_product_work *product, const bp_token_rows *out, bool is_summed)
+static bp_status head_multiply_hidden_grad(const bp_head_pass *pass, const bp_piece *p, uint64_t row,
+                                           const bp_product_work *product, const bp_token_rows *out, bool is_summed)
 {
     bp_workspace *workspace = &pass->head->base.workspace;
     bp_products *products = pass->head->products;
@@ -106,8 +106,8 @@ static bp_status finish_hidden_grad(const bp_head_pass *pass, const bp_piece *p,
 /* ---- weight_grad ------------------------------------------------------------------------------------------------- */
 
 /* `keeps_gradient`: of all rows, by hidden_grad. Rows of several matrices are several products, which add, or are copied into one. */
-static bp_status multiply_weight_grad(const bp_head_pass *pass, const bp_piece *p, const bp_product_work *product,
-                                      bool keeps_gradient)
+static bp_status head_multiply_weight_grad(const bp_head_pass *pass, const bp_piece *p, const bp_product_work *product,
+                                           bool keeps_gradient)
 {
     bp_products *products = pass->head->products;
     bp_product_work work = *product;
@@ -134,7 +134,7 @@ static bp_status round_weight_grad(const bp_head_pass *pass, const bp_piece *p, 
     bp_product_work work = *product;
     BP_TRY(bp_workspace_take(workspace, BP_WORK_WEIGHT, pass->multiplies, &sums));
     work.c = (bp_matrix){sums, BP_DTYPE_FP32, (int64_t)head->hidden};
-    BP_TRY(multiply_weight_grad(pass, p, &work, keeps_gradient));
+    BP_TRY(head_multiply_weight_grad(pass, p, &work, keeps_gradient));
     const bp_product_work rounded = {.rows = product->columns, .hidden = head->hidden, .a = work.c, .c = product->c};
     BP_TRY(head->products->ops->place(head->products, &rounded, pass->multiplies));
     return bp_workspace_give(workspace, BP_WORK_WEIGHT, pass->multiplies);
@@ -170,7 +170,7 @@ static bp_status multiply_halves(const bp_head_pass *pass, const bp_head_step *s
             BP_TRY(bp_stream_wait(pass->multiplies,
                                   pass->head->graded[count > 1 ? h : step->index % pass->shape->chunks]));
         if (out->data != NULL)
-            BP_TRY(multiply_hidden_grad(pass, &halves[h], row, &work, out, is_summed));
+            BP_TRY(head_multiply_hidden_grad(pass, &halves[h], row, &work, out, is_summed));
     }
     return BP_OK;
 }
@@ -200,7 +200,7 @@ bp_status bp_head_multiply_gradient(const bp_head_pass *pass, const bp_head_step
         work.c = (bp_matrix){bp_matrix_row(grad, step->first + first), grad->dtype, grad->stride};
         work.adds = out->adds || step->piece.token > 0;
         work.keeps_hidden = !is_first;
-        BP_TRY((is_host && grad->dtype != BP_DTYPE_FP32 ? round_weight_grad : multiply_weight_grad)(
+        BP_TRY((is_host && grad->dtype != BP_DTYPE_FP32 ? round_weight_grad : head_multiply_weight_grad)(
             pass, &step->piece, &work, wants_hidden));
     }
     return step->is_last && sums_hidden ? finish_hidden_grad(pass, &step->piece, &out->hidden) : BP_OK;

@@ -79,7 +79,7 @@ static bp_status head_join(const bp_head_pass *pass, bp_status status)
 /* ---- logits ------------------------------------------------------------------------------------------------------ */
 
 /* Computes the logits of a step; the call's stream waits for them. */
-static bp_status multiply_logits(const bp_head_pass *pass, const bp_head_step *step, const bp_matrix *logits)
+static bp_status head_multiply_logits(const bp_head_pass *pass, const bp_head_step *step, const bp_matrix *logits)
 {
     const bp_lm_head *head = pass->head;
     const bp_head_batch *batch = pass->batch;
@@ -130,7 +130,7 @@ static bp_status logits_memory(const bp_head_pass *pass, const bp_head_step *ste
 }
 
 /* Logits of a step for kernels. */
-static bp_logits_work logits_work(const bp_head_pass *pass, const bp_head_step *step, const bp_matrix *logits)
+static bp_logits_work head_logits_work(const bp_head_pass *pass, const bp_head_step *step, const bp_matrix *logits)
 {
     bp_logits_work work = pass->batch->logits;
     work.data = logits->data;
@@ -154,9 +154,9 @@ static bp_status forward_step(const bp_head_pass *pass, uint64_t index, const bp
     const bp_results_work of_piece = bp_piece_results(results, &step.piece);
     bp_forward_work work = bp_forward_work_of(sums, &tokens, step.piece.token, &of_piece);
     BP_TRY(logits_memory(pass, &step, &logits));
-    BP_TRY(multiply_logits(pass, &step, &logits));
+    BP_TRY(head_multiply_logits(pass, &step, &logits));
     work.continues = step.part > 0;
-    work.logits = logits_work(pass, &step, &logits);
+    work.logits = head_logits_work(pass, &step, &logits);
     BP_TRY(base->engine->ops->forward(base->engine, &work, pass->stream));
     return pass->batch->kept.data != NULL ? BP_OK
                                           : bp_workspace_give(&base->workspace, chunk_of(pass, index), pass->stream);
@@ -224,8 +224,8 @@ static bp_status grade_rows(const gradient_pass *g, const bp_head_step *step, co
     const bool is_kept = pass->batch->kept.data != NULL;
     bp_gradient_work work = bp_piece_gradient(&g->out->upstream, p);
     if (!is_kept)
-        BP_TRY(multiply_logits(pass, step, logits));
-    work.logits = logits_work(pass, step, logits);
+        BP_TRY(head_multiply_logits(pass, step, logits));
+    work.logits = head_logits_work(pass, step, logits);
     work.narrows_in_place = !is_kept && d->dtype != BP_DTYPE_FP32;
     work.out = d->data;
     work.out_dtype = (int32_t)d->dtype;
@@ -323,8 +323,8 @@ static bp_status both_enqueue(const char *call, bp_lm_head *head, const bp_head_
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
-static bp_status read_batch(const char *call, const bp_lm_head *head, uint32_t pass, const bp_lm_head_batch *batch,
-                            bp_head_batch *work)
+static bp_status head_read_batch(const char *call, const bp_lm_head *head, uint32_t pass, const bp_lm_head_batch *batch,
+                                 bp_head_batch *work)
 {
     bp_lm_head_batch own;
     if (head == NULL)
@@ -334,13 +334,13 @@ static bp_status read_batch(const char *call, const bp_lm_head *head, uint32_t p
     return bp_head_check_batch(call, head, pass, &own, work);
 }
 
-static bp_status read_outputs(const char *call, const bp_logprob_outputs *outputs, bp_logprob_outputs *own)
+static bp_status head_read_outputs(const char *call, const bp_logprob_outputs *outputs, bp_logprob_outputs *own)
 {
     BP_TRY(bp_logprob_outputs_init(own, sizeof *own));
     return bp_struct_read(call, outputs, false, own, sizeof *own);
 }
 
-static bp_status read_gradients(const char *call, const bp_lm_head_gradients *gradients, bp_lm_head_gradients *own)
+static bp_status head_read_gradients(const char *call, const bp_lm_head_gradients *gradients, bp_lm_head_gradients *own)
 {
     BP_TRY(bp_lm_head_gradients_init(own, sizeof *own));
     return bp_struct_read(call, gradients, false, own, sizeof *own);
@@ -353,8 +353,8 @@ bp_status bp_lm_head_forward(bp_lm_head *head, const bp_lm_head_batch *batch, co
     bp_head_batch work;
     bp_logprob_outputs wanted;
     bp_results_work results = {0};
-    BP_TRY(read_batch(call, head, BP_LM_HEAD_FORWARD, batch, &work));
-    BP_TRY(read_outputs(call, outputs, &wanted));
+    BP_TRY(head_read_batch(call, head, BP_LM_HEAD_FORWARD, batch, &work));
+    BP_TRY(head_read_outputs(call, outputs, &wanted));
     if (work.token_count == 0)
         return BP_OK;
     BP_TRY(bp_check_outputs(call, &wanted, &work.tokens, &results));
@@ -381,8 +381,8 @@ bp_status bp_lm_head_backward(bp_lm_head *head, const bp_lm_head_batch *batch, c
     bp_head_batch work;
     bp_lm_head_gradients wanted;
     bp_head_gradients out;
-    BP_TRY(read_batch(call, head, BP_LM_HEAD_BACKWARD, batch, &work));
-    BP_TRY(read_gradients(call, gradients, &wanted));
+    BP_TRY(head_read_batch(call, head, BP_LM_HEAD_BACKWARD, batch, &work));
+    BP_TRY(head_read_gradients(call, gradients, &wanted));
     BP_TRY(bp_head_check_gradients(call, head, head->plan.backward.tokens, &work, &wanted, &out));
     bp_base *base = &head->base;
     bp_stream *used = bp_base_stream(base, stream);
@@ -404,9 +404,9 @@ bp_status bp_lm_head_forward_backward(bp_lm_head *head, const bp_lm_head_batch *
     bp_lm_head_gradients wanted;
     bp_results_work results = {0};
     bp_head_gradients out;
-    BP_TRY(read_batch(call, head, BP_LM_HEAD_ONE_CALL, batch, &work));
-    BP_TRY(read_outputs(call, outputs, &results_wanted));
-    BP_TRY(read_gradients(call, gradients, &wanted));
+    BP_TRY(head_read_batch(call, head, BP_LM_HEAD_ONE_CALL, batch, &work));
+    BP_TRY(head_read_outputs(call, outputs, &results_wanted));
+    BP_TRY(head_read_gradients(call, gradients, &wanted));
     BP_TRY(bp_check_one_call(call, &results_wanted, wanted.saved, &wanted.entropy_grad));
     wanted.saved = results_wanted.saved;
     wanted.saved_bytes = results_wanted.saved_bytes;

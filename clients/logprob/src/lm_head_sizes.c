@@ -53,7 +53,7 @@ uint64_t bp_head_stride(uint64_t columns)
     return (columns + 15) / 16 * 16;
 }
 
-static uint64_t larger(uint64_t a, uint64_t b)
+static uint64_t max_of(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
 }
@@ -81,7 +81,7 @@ static bp_head_shape size_forward(const sizing *s, uint64_t memory)
     const uint64_t tokens = s->config->max_tokens, vocab = s->config->vocab;
     const uint64_t fits =
         equal_within(tokens, minus(memory, BP_CUBLAS_BYTES), 2 * sizeof(float) * bp_head_stride(vocab), LEAST_TOKENS);
-    const uint64_t wanted = larger(multiple_above(above(tokens, 4)), 2 * LEAST_TOKENS);
+    const uint64_t wanted = max_of(multiple_above(above(tokens, 4)), 2 * LEAST_TOKENS);
     const uint64_t chosen = bp_head_equal(tokens, bp_min_u64(fits, wanted));
     return (bp_head_shape){chosen, vocab, chosen < tokens ? 2 : 1};
 }
@@ -177,9 +177,9 @@ static void size_cuda(const sizing *s, uint64_t memory, bp_head_plan *plan)
 static void add_chunks(const bp_head_shape *shape, uint64_t bytes, bp_lm_head_sizes *sizes)
 {
     const uint64_t chunk = shape->tokens * bp_head_stride(shape->columns) * bytes;
-    sizes->chunk_bytes = larger(sizes->chunk_bytes, chunk);
+    sizes->chunk_bytes = max_of(sizes->chunk_bytes, chunk);
     if (shape->chunks > 1)
-        sizes->second_chunk_bytes = larger(sizes->second_chunk_bytes, chunk);
+        sizes->second_chunk_bytes = max_of(sizes->second_chunk_bytes, chunk);
 }
 
 static void size_scratch(const sizing *s, const bp_head_plan *plan, uint64_t rows, bp_lm_head_sizes *sizes)
@@ -189,7 +189,7 @@ static void size_scratch(const sizing *s, const bp_head_plan *plan, uint64_t row
         sizes->scratch_bytes = BP_CUBLAS_BYTES + rows * hidden * s->element;
     else
         sizes->scratch_bytes =
-            ((s->config->dtype == BP_DTYPE_FP32 ? 0 : plan->tile) + larger(rows, plan->forward.tokens)) * hidden *
+            ((s->config->dtype == BP_DTYPE_FP32 ? 0 : plan->tile) + max_of(rows, plan->forward.tokens)) * hidden *
             sizeof(float);
 }
 
@@ -207,10 +207,10 @@ static void size_workspaces(const sizing *s, bp_head_plan *plan)
         plan->one_call = (bp_head_shape){0};
     const bp_head_shape *forward = &plan->forward, *backward = &plan->backward, *one_call = &plan->one_call;
     const bool has_gradients = backward->tokens != 0 || one_call->tokens != 0;
-    const uint64_t rows = larger(backward->tokens, one_call->tokens);
+    const uint64_t rows = max_of(backward->tokens, one_call->tokens);
     const bool in_parts = s->is_host || backward->columns < c->vocab;
     const uint64_t summed =
-        larger(in_parts || s->sums ? backward->tokens : 0, s->is_host || s->sums ? one_call->tokens : 0);
+        max_of(in_parts || s->sums ? backward->tokens : 0, s->is_host || s->sums ? one_call->tokens : 0);
     if ((c->passes & BP_LM_HEAD_FORWARD) != 0)
         add_chunks(forward, sizeof(float), sizes);
     add_chunks(backward, s->gradient, sizes);
@@ -255,7 +255,7 @@ static bp_status sum_sizes(const char *call, bp_lm_head_sizes *sizes)
 
 /* ---- the plan ---------------------------------------------------------------------------------------------------- */
 
-static bp_status check_config(const char *call, const bp_lm_head_config *config)
+static bp_status head_check_config(const char *call, const bp_lm_head_config *config)
 {
     const uint32_t known = BP_LM_HEAD_FORWARD | BP_LM_HEAD_BACKWARD | BP_LM_HEAD_ONE_CALL | BP_LM_HEAD_KEPT;
     if (config->max_tokens == 0 || config->hidden == 0 || config->vocab == 0)
@@ -283,7 +283,7 @@ static bp_status check_config(const char *call, const bp_lm_head_config *config)
 bp_status bp_head_plan_make(const char *call, const bp_lm_head_config *config, uint32_t ranks, bool is_host,
                             bp_head_plan *plan)
 {
-    BP_TRY(check_config(call, config));
+    BP_TRY(head_check_config(call, config));
     const uint64_t element = bp_dtype_bits(config->dtype) / 8;
     const sizing s = {.config = config,
                       .element = element,
