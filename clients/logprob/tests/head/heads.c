@@ -37,7 +37,7 @@ static void fill_weight(head_batch *h)
             h->before[v * h->o.hidden + k] = (float)random_fraction();
         }
     for (uint64_t v = 0; v < h->o.columns && h->o.biased; v++)
-        ((float *)h->bias.data)[v] = (float)(2 * random_fraction());
+        ((float *)h->bias.data)[v] = h->o.excludes && v % 5 == 3 ? -INFINITY : (float)(2 * random_fraction());
 }
 
 /* Logits of a token, and the largest sum of magnitudes of a logit's terms. */
@@ -54,7 +54,8 @@ static void make_logits(head_batch *h, uint64_t i, uint64_t s)
             sizes += fabs(term);
         }
         x[v] = sum;
-        h->product[t] = fmax(h->product[t], sizes);
+        if (sizes < INFINITY)
+            h->product[t] = fmax(h->product[t], sizes);
     }
 }
 

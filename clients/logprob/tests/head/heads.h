@@ -26,6 +26,7 @@ typedef struct head_options {
     uint32_t threads;
     bool partial; /* hidden_grad is not summed over ranks */
     bool biased;
+    bool excludes;    /* biases of -inf, and with them logits, for some columns */
     uint32_t targets; /* these as in batch_options */
     bool with_logsumexp, with_mean, heated;
     double soft_cap;

@@ -128,6 +128,7 @@ TEST(random_heads_are_true)
             o.heated = random_below(2) == 0;
             o.soft_cap = random_below(2) == 0 ? 2 + random_below(20) : 0;
         }
+        o.excludes = o.biased && !o.with_mean && o.soft_cap == 0 && random_below(2) == 0;
         o.way = (head_way)random_below(HEAD_WAYS);
         if (o.chunk == 0 && !o.accumulate)
             o.narrow_weight_grad = random_below(2) == 0;
