@@ -25,7 +25,7 @@
 #define TILE_LOGITS (UINT64_C(2) << 20)
 #define TILE_WEIGHT (UINT64_C(4) << 20)
 
-/* Sizes depend on these alone. */
+/* Inputs of sizes. */
 typedef struct sizing {
     const bp_lm_head_config *config;
     uint64_t element;  /* bytes of a hidden state or weight */
@@ -75,7 +75,7 @@ static uint64_t equal_within(uint64_t whole, uint64_t bytes, uint64_t each, uint
 
 /* ---- passes ------------------------------------------------------------------------------------------------------ */
 
-/* At least four pieces, if they are not small: all kernels but those of the last one run beside products. */
+/* If two workspaces fit four pieces or more, more of a piece's kernels run beside products. */
 static bp_head_shape size_forward(const sizing *s, uint64_t memory)
 {
     const uint64_t tokens = s->config->max_tokens, vocab = s->config->vocab;

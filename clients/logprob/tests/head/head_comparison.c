@@ -82,9 +82,7 @@ static true_gradient gradient_of(const head_batch *h, const true_row *row, uint6
     double x = logit_at(b, i, s, v), a = (x - row->max) / row->temperature, p = exp(a - row->log_sum);
     double summed =
         fabs(up.all) + fabs(up.logsumexp) + fabs(up.mean) + fabs(up.entropy) * (1 + fabs(row->energy) + fabs(a));
-    if (x == -INFINITY) /* p is 0 */
-        return (true_gradient){gradient_of_all(row, x, &up), 1e-6 * fabs(up.here) / row->temperature};
-    double slack = p * summed * (4e-6 + 4e-7 * fabs(a) + 4 * logit_slack(h, row, t));
+    double slack = p == 0 ? 0 : p * summed * (4e-6 + 4e-7 * fabs(a) + 4 * logit_slack(h, row, t));
     slack += 1e-6 * (fabs(up.here) + fabs(up.mean) / (double)row->columns);
     if (row->cap != 0) /* 1 - (x / cap)^2 */
         slack += (p * summed + fabs(up.here)) * 4 * (logit_slack(h, row, t) * row->temperature / row->cap + 1e-6);
