@@ -118,6 +118,7 @@ def _batch(hidden: torch.Tensor, weight: torch.Tensor, bias: Maybe, options: Opt
     batch.hidden, batch.weight = _tensors.rows(hidden), weight.data_ptr()
     batch.weight_stride = weight.stride(0) if weight.shape[0] > 1 else weight.shape[1]
     if logits is not None:
+        logits = logits.contiguous()  # hooks of saved tensors may change strides
         batch.logits = ctypes.cast(logits.data_ptr(), ctypes.POINTER(ctypes.c_float))
     if bias is not None:
         bias = bias.detach().float().contiguous()
