@@ -5,7 +5,6 @@
 #include <bucketpool/core/fail.h>
 
 #include <dlfcn.h>
-#include <stdbool.h>
 #include <string.h>
 
 #define FLAGS (RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)
@@ -39,7 +38,7 @@ static void *find_any(void)
 
 /* AMX-BF16 comes with AVX512-BF16. MKL dispatches to either on Intel's processors only; without them a bf16 product is about five times
  * slower than sgemm. */
-static bool multiplies_bf16(void)
+bool bp_blas_may_multiply_bf16(void)
 {
 #if defined(__x86_64__)
     __builtin_cpu_init();
@@ -80,7 +79,7 @@ bp_status bp_blas_find(bp_blas *found)
         threads = dlsym(handle, "openblas_set_num_threads_local"); /* from 0.3.27 */
     set_function(sgemm, &b.sgemm);
     set_function(threads, &b.set_threads);
-    set_function(multiplies_bf16() ? dlsym(handle, "gemm_bf16bf16f32_") : NULL, &b.bf16_gemm);
+    set_function(bp_blas_may_multiply_bf16() ? dlsym(handle, "gemm_bf16bf16f32_") : NULL, &b.bf16_gemm);
     *found = b;
     return BP_OK;
 }

@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products on the host by BLAS, in one of two ways:
- * - sgemm: bf16 and fp16 are widened into scratch memory; fp32 is multiplied in place.
- * - a bf16 product, where the processor has one: hidden states and weights in place. The gradient of the logits is split into the sum of two
- *   bf16 numbers, which leaves a relative error of 2^-16 in each element.
+/* Matrix products on the host, in one of two ways:
+ * - sgemm of BLAS: bf16 and fp16 are widened into scratch memory; fp32 is multiplied in place.
+ * - a bf16 product, where the processor has one: that of BLAS, or our own (bf16.h). Hidden states, weights and gradients of logits are bf16, in place.
  * Masked hidden states are replaced by zeros in a copy. */
 #include <bucketpool/core/arith.h>
 #include <bucketpool/core/fail.h>
 
-#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "host/blas.h"
+#include "host/bf16.h"
 #include "host/rows.h"
 
 /* ---- rows of bf16 and fp16 as fp32 ------------------------------------------------------------------------------- */
@@ -52,53 +50,6 @@ static void widen(bp_dtype dtype, const void *from, size_t count, float *to)
         memcpy(to, from, count * sizeof *to);
 }
 
-/* ---- fp32 as the sum of two bf16 numbers -------------------------------------------------------------------------- */
-
-/* Bits of the nearest bf16 number, ties to even; NaN stays NaN. Without branches, so that loops vectorize. */
-static inline uint32_t round_to_bf16(uint32_t bits)
-{
-    const uint32_t rounded = bits + 0x7fffu + (bits >> 16 & 1);
-    return ((bits & 0x7fffffffu) > 0x7f800000u ? bits | 0x400000u : rounded) & 0xffff0000u;
-}
-
-/* The second number is 0 beside an infinity or NaN. */
-static inline void split_one(float value, uint16_t *high, uint16_t *low)
-{
-    const uint32_t first = round_to_bf16(bp_bits_of_fp32(value));
-    const float rest = value - bp_fp32_of_bits(first);
-    const uint32_t second = round_to_bf16(bp_bits_of_fp32(rest));
-    *high = (uint16_t)(first >> 16);
-    *low = (uint16_t)((first & 0x7f800000u) == 0x7f800000u ? 0 : second >> 16);
-}
-
-#define SPLIT(name)                                                                                                    \
-    static void name(const float *restrict from, size_t count, uint16_t *restrict high, uint16_t *restrict low)        \
-    {                                                                                                                  \
-        size_t i = 0;                                                                                                  \
-        for (; i + BLOCK <= count; i += BLOCK)                                                                         \
-            for (size_t k = 0; k < BLOCK; k++)                                                                         \
-                split_one(from[i + k], &high[i + k], &low[i + k]);                                                     \
-        for (; i < count; i++)                                                                                         \
-            split_one(from[i], &high[i], &low[i]);                                                                     \
-    }
-SPLIT(split_plain_row)
-#if defined(__x86_64__)
-__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq"))) SPLIT(split_avx512_row)
-#endif
-
-    typedef void split_function(const float *restrict from, size_t count, uint16_t *restrict high,
-                                uint16_t *restrict low);
-
-static split_function *choose_split(void)
-{
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
-        return split_avx512_row;
-#endif
-    return split_plain_row;
-}
-
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
 #define WARM 256 /* rows and columns, enough to use all threads */
@@ -107,39 +58,25 @@ typedef struct blas {
     bp_products products;
     bp_blas library;
     bp_host_team team; /* its threads only */
-    split_function *split;
     bp_ring *ring;
     bool multiplies_bf16;
-    uint64_t columns_bytes; /* of the widened weight or split gradient, before those of tokens */
+    uint64_t columns_bytes; /* of the widened weight or panels, before the copies of tokens */
 } blas;
 
-/* Elements of an operand or result. */
-typedef struct block {
-    void *data;
-    int64_t stride;
-} block;
-
-/* c = op(a) op(b) + beta c, row-major; op(a) is [m, k], op(b) [k, n]. */
-typedef struct gemm {
-    bool transposes_a, transposes_b;
-    uint64_t m, n, k;
-    bool adds; /* beta is 1, else 0 */
-    bool is_bf16;
-    block a, b, c;
-} gemm;
-
 /* BLAS is column-major: each matrix is passed as its transpose, and the operands are swapped. */
-static void multiply(const blas *l, const gemm *g)
+static void multiply(const blas *l, const bp_gemm *g, void *panels)
 {
     const char *a = g->transposes_a ? "T" : "N", *b = g->transposes_b ? "T" : "N";
     const int64_t m = (int64_t)g->m, n = (int64_t)g->n, k = (int64_t)g->k;
     const float alpha = 1, beta = g->adds ? 1 : 0;
-    if (g->is_bf16)
+    if (!l->multiplies_bf16)
+        l->library.sgemm(b, a, &n, &m, &k, &alpha, g->b.data, &g->b.stride, g->a.data, &g->a.stride, &beta, g->c.data,
+                         &g->c.stride, 1, 1);
+    else if (l->library.bf16_gemm != NULL)
         l->library.bf16_gemm(b, a, &n, &m, &k, &alpha, g->b.data, &g->b.stride, g->a.data, &g->a.stride, &beta,
                              g->c.data, &g->c.stride, 1, 1);
     else
-        l->library.sgemm(b, a, &n, &m, &k, &alpha, g->b.data, &g->b.stride, g->a.data, &g->a.stride, &beta, g->c.data,
-                         &g->c.stride, 1, 1);
+        bp_bf16_multiply(l->library.bf16_kernels, &l->team, g, panels);
 }
 
 /* ---- operands in scratch memory ---------------------------------------------------------------------------------- */
@@ -176,23 +113,24 @@ static uint64_t rows_per_thread(uint64_t columns)
     return COPY_ELEMENTS / (columns + 1) + 1;
 }
 
-/* Rows as an operand in fp32: without a mask fp32 stays in place; otherwise they are widened to `scratch`, with zeros for rows that the mask
- * excludes, unless that is kept from an earlier product. */
-static block fp32_rows(const blas *b, const bp_matrix *matrix, const bp_row_mask *mask, bool is_kept, uint64_t rows,
-                       uint64_t columns, void *scratch)
+/* Rows as an operand: in place where their dtype is that of the product and no mask is given; otherwise copied to `scratch`, with zeros for rows
+ * that the mask excludes, unless that is kept from an earlier product. */
+static bp_block rows_of(const blas *b, const bp_matrix *matrix, const bp_row_mask *mask, bool is_kept, uint64_t rows,
+                        uint64_t columns, void *scratch)
 {
-    if (matrix->dtype == BP_DTYPE_FP32 && mask == NULL)
-        return (block){matrix->data, matrix->stride};
-    const copying c = {matrix, columns, mask, true, scratch};
+    const copying c = {matrix, columns, mask, !b->multiplies_bf16, scratch};
+    if (mask == NULL && (b->multiplies_bf16 || matrix->dtype == BP_DTYPE_FP32))
+        return (bp_block){matrix->data, matrix->stride};
     if (!is_kept)
         bp_host_distribute(&b->team, rows, rows_per_thread(columns), copy_rows, &c);
-    return (block){scratch, (int64_t)columns};
+    return (bp_block){scratch, (int64_t)columns};
 }
 
-/* The copies of hidden states follow those of columns: fp32, or bf16 twice. */
+/* The copies of hidden states follow the weight or panels. */
 static void *token_scratch(const blas *b, const bp_product_work *work)
 {
-    return (uint8_t *)work->scratch + b->columns_bytes + work->row * work->hidden * sizeof(float);
+    return (uint8_t *)work->scratch + b->columns_bytes +
+           work->row * work->hidden * (b->multiplies_bf16 ? sizeof(uint16_t) : sizeof(float));
 }
 
 static const bp_row_mask *mask_of(const bp_product_work *work)
@@ -200,103 +138,46 @@ static const bp_row_mask *mask_of(const bp_product_work *work)
     return work->mask.tokens.mask != NULL || work->mask.tokens.ignores ? &work->mask : NULL;
 }
 
-/* fp32 rows to split. */
-typedef struct splitting {
-    split_function *split;
-    const bp_matrix *from;
-    uint64_t columns;
-    uint16_t *high, *low;
-} splitting;
-
-static void split_rows(const void *job, uint64_t begin, uint64_t end)
-{
-    const splitting *s = job;
-    for (uint64_t row = begin; row < end; row++)
-        s->split(bp_matrix_row(s->from, row), s->columns, s->high + row * s->columns, s->low + row * s->columns);
-}
-
-/* The higher numbers of the gradient, followed by the lower ones. */
-static block split_gradient(const blas *b, const bp_product_work *w)
-{
-    uint16_t *high = w->scratch;
-    const splitting s = {b->split, &w->a, w->columns, high, high + w->rows * w->columns};
-    if (!w->keeps_gradient)
-        bp_host_distribute(&b->team, w->rows, rows_per_thread(w->columns), split_rows, &s);
-    return (block){high, (int64_t)w->columns};
-}
-
 /* ---- products, on the stream's thread --------------------------------------------------------------------------------- */
 
 static void multiply_logits(const blas *b, const bp_product_work *w)
 {
-    gemm g = {.transposes_b = true,
-              .m = w->rows,
-              .n = w->columns,
-              .k = w->hidden,
-              .adds = w->adds,
-              .is_bf16 = b->multiplies_bf16,
-              .a = {w->a.data, w->a.stride},
-              .b = {w->b.data, w->b.stride},
-              .c = {w->c.data, w->c.stride}};
-    if (!b->multiplies_bf16) {
-        g.a = fp32_rows(b, &w->a, mask_of(w), w->keeps_hidden, w->rows, w->hidden, token_scratch(b, w));
-        g.b = fp32_rows(b, &w->b, NULL, w->keeps_weight, w->columns, w->hidden, w->scratch);
-    }
-    multiply(b, &g);
+    const bp_row_mask *mask = b->multiplies_bf16 ? NULL : mask_of(w); /* the copy serves weight_grad, too */
+    const bp_gemm g = {.transposes_b = true,
+                       .m = w->rows,
+                       .n = w->columns,
+                       .k = w->hidden,
+                       .adds = w->adds,
+                       .keeps_b = w->keeps_weight && w->row > 0,
+                       .a = rows_of(b, &w->a, mask, w->keeps_hidden, w->rows, w->hidden, token_scratch(b, w)),
+                       .b = rows_of(b, &w->b, NULL, w->keeps_weight, w->columns, w->hidden, w->scratch),
+                       .c = {w->c.data, w->c.stride}};
+    multiply(b, &g, w->scratch);
 }
 
 static void multiply_hidden_grad(const blas *b, const bp_product_work *w)
 {
-    gemm g = {.m = w->rows,
-              .n = w->hidden,
-              .k = w->columns,
-              .adds = w->adds,
-              .is_bf16 = b->multiplies_bf16,
-              .a = {w->a.data, w->a.stride},
-              .b = {w->b.data, w->b.stride},
-              .c = {w->c.data, w->c.stride}};
-    if (b->multiplies_bf16) {
-        g.a = split_gradient(b, w);
-        multiply(b, &g);
-        g.a.data = (uint16_t *)g.a.data + w->rows * w->columns;
-        g.adds = true;
-    } else {
-        g.b = fp32_rows(b, &w->b, NULL, w->keeps_weight, w->columns, w->hidden, w->scratch);
-    }
-    multiply(b, &g);
+    const bp_gemm g = {.m = w->rows,
+                       .n = w->hidden,
+                       .k = w->columns,
+                       .adds = w->adds,
+                       .a = {w->a.data, w->a.stride},
+                       .b = rows_of(b, &w->b, NULL, w->keeps_weight, w->columns, w->hidden, w->scratch),
+                       .c = {w->c.data, w->c.stride}};
+    multiply(b, &g, w->scratch);
 }
 
-/* Hidden states twice, for both parts of the gradient. */
-static block doubled_rows(const blas *b, const bp_product_work *w)
-{
-    uint16_t *states = token_scratch(b, w);
-    const copying c = {&w->b, w->hidden, mask_of(w), false, states};
-    if (!w->keeps_hidden) {
-        bp_host_distribute(&b->team, w->rows, rows_per_thread(w->hidden), copy_rows, &c);
-        memcpy(states + w->rows * w->hidden, states, w->rows * w->hidden * sizeof *states);
-    }
-    return (block){states, (int64_t)w->hidden};
-}
-
-/* In bf16 as one product of twice the terms: higher numbers, then lower ones. */
 static void multiply_weight_grad(const blas *b, const bp_product_work *w)
 {
-    gemm g = {.transposes_a = true,
-              .m = w->columns,
-              .n = w->hidden,
-              .k = w->rows,
-              .adds = w->adds,
-              .is_bf16 = b->multiplies_bf16,
-              .a = {w->a.data, w->a.stride},
-              .c = {w->c.data, w->c.stride}};
-    if (b->multiplies_bf16) {
-        g.k = 2 * w->rows;
-        g.a = split_gradient(b, w);
-        g.b = doubled_rows(b, w);
-    } else {
-        g.b = fp32_rows(b, &w->b, mask_of(w), w->keeps_hidden, w->rows, w->hidden, token_scratch(b, w));
-    }
-    multiply(b, &g);
+    const bp_gemm g = {.transposes_a = true,
+                       .m = w->columns,
+                       .n = w->hidden,
+                       .k = w->rows,
+                       .adds = w->adds,
+                       .a = {w->a.data, w->a.stride},
+                       .b = rows_of(b, &w->b, mask_of(w), w->keeps_hidden, w->rows, w->hidden, token_scratch(b, w)),
+                       .c = {w->c.data, w->c.stride}};
+    multiply(b, &g, w->scratch);
 }
 
 /* Rows to round, by all threads. */
@@ -390,14 +271,23 @@ static void blas_destroy(bp_products *products)
 
 /* ---- creation --------------------------------------------------------------------------------------------------------- */
 
-/* Bytes of scratch memory: the widened weight or split gradient, then rows of tokens (widened, or doubled in bf16). */
+/* Bytes of scratch memory: the widened weight, or the panels of the largest product; then copies of the hidden states. */
 static bp_status blas_scratch(blas *b, uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype)
 {
-    const uint64_t numel = dtype == BP_DTYPE_FP32 ? 0 : columns * (b->multiplies_bf16 ? rows : hidden); /* fits */
-    uint64_t bytes;
-    if (!bp_mul_u64(numel, sizeof(float), &b->columns_bytes) || !bp_mul_u64(rows * sizeof(float), hidden, &bytes) ||
+    const uint64_t element = b->multiplies_bf16 ? sizeof(uint16_t) : sizeof(float);
+    const uint64_t sizes[][3] = {{rows, columns, hidden}, {rows, hidden, columns}, {columns, hidden, rows}};
+    uint64_t bytes = 0;
+    bool fits = b->multiplies_bf16 || dtype == BP_DTYPE_FP32 || bp_mul_u64(columns * element, hidden, &bytes);
+    for (size_t i = 0; b->library.bf16_kernels != NULL && i < 3; i++) {
+        uint64_t panels;
+        fits = fits && bp_bf16_panel_bytes(sizes[i][0], sizes[i][1], sizes[i][2], &panels);
+        if (fits && panels > bytes)
+            bytes = panels;
+    }
+    b->columns_bytes = bytes;
+    if (!fits || !bp_mul_u64(rows * element, hidden, &bytes) ||
         !bp_add_u64(b->columns_bytes, bytes, &b->products.scratch_bytes))
-        return bp_fail(BP_ERR_OVERFLOW, "%llu rows of %llu elements, widened, do not fit 64 bits",
+        return bp_fail(BP_ERR_OVERFLOW, "scratch memory for %llu rows of %llu elements does not fit 64 bits",
                        (unsigned long long)rows, (unsigned long long)hidden);
     return BP_OK;
 }
@@ -406,17 +296,18 @@ static bp_status blas_scratch(blas *b, uint64_t rows, uint64_t columns, uint64_t
 static bp_status blas_warm(blas *b)
 {
     const size_t numel = (size_t)WARM * WARM;
+    if (b->library.bf16_kernels != NULL)
+        return BP_OK;
     float *memory = calloc(3 * numel, sizeof *memory);
     if (memory == NULL)
         return bp_fail_memory(3 * numel * sizeof *memory);
-    const gemm g = {.m = WARM,
-                    .n = WARM,
-                    .k = WARM,
-                    .is_bf16 = b->multiplies_bf16,
-                    .a = {memory, WARM},
-                    .b = {memory + numel, WARM},
-                    .c = {memory + 2 * numel, WARM}};
-    multiply(b, &g);
+    const bp_gemm g = {.m = WARM,
+                       .n = WARM,
+                       .k = WARM,
+                       .a = {memory, WARM},
+                       .b = {memory + numel, WARM},
+                       .c = {memory + 2 * numel, WARM}};
+    multiply(b, &g, NULL);
     free(memory);
     return BP_OK;
 }
@@ -432,11 +323,11 @@ bp_status bp_products_create_with(const bp_blas *library, uint32_t threads, uint
     blas *b = calloc(1, sizeof *b);
     if (b == NULL)
         return bp_fail_memory(sizeof *b);
-    b->products = (bp_products){.ops = &ops, .name = library->name, .gradient = BP_DTYPE_FP32};
     b->library = *library;
     b->team.threads = bp_host_threads(threads);
-    b->split = choose_split();
-    b->multiplies_bf16 = dtype == BP_DTYPE_BF16 && library->bf16_gemm != NULL;
+    b->multiplies_bf16 = dtype == BP_DTYPE_BF16 && (library->bf16_gemm != NULL || library->bf16_kernels != NULL);
+    b->products = (bp_products){
+        .ops = &ops, .name = library->name, .gradient = b->multiplies_bf16 ? BP_DTYPE_BF16 : BP_DTYPE_FP32};
     bp_status status = blas_scratch(b, rows, columns, hidden, dtype);
     if (status == BP_OK)
         status = blas_warm(b);
@@ -453,7 +344,11 @@ bp_status bp_products_create_with(const bp_blas *library, uint32_t threads, uint
 bp_status bp_products_create_blas(uint32_t threads, uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype,
                                   bp_products **products)
 {
-    bp_blas library;
-    BP_TRY(bp_blas_find(&library));
+    bp_blas library = {0};
+    const bp_bf16_kernels *own = dtype == BP_DTYPE_BF16 ? bp_bf16_choose() : NULL;
+    if (own == NULL)
+        BP_TRY(bp_blas_find(&library));
+    else if (!bp_blas_may_multiply_bf16() || bp_blas_find(&library) != BP_OK || library.bf16_gemm == NULL)
+        library = (bp_blas){.name = own->name, .bf16_kernels = own};
     return bp_products_create_with(&library, threads, rows, columns, hidden, dtype, products);
 }

@@ -86,7 +86,9 @@ static true_gradient gradient_of(const head_batch *h, const true_row *row, uint6
     slack += 1e-6 * (fabs(up.here) + fabs(up.mean) / (double)row->columns);
     if (row->cap != 0) /* 1 - (x / cap)^2 */
         slack += (p * summed + fabs(up.here)) * 4 * (logit_slack(h, row, t) * row->temperature / row->cap + 1e-6);
-    return (true_gradient){gradient_of_all(row, x, &up), slack / row->temperature};
+    const double value = gradient_of_all(row, x, &up);
+    const double rounding = h->o.dtype == BP_DTYPE_BF16 ? ldexp(fabs(value), -8) : 0; /* of bf16 products */
+    return (true_gradient){value, slack / row->temperature + rounding};
 }
 
 static double rounding_slack(bp_dtype dtype, double size)

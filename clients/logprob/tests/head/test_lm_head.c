@@ -404,7 +404,7 @@ TEST(memory_is_one_chunk)
         config.chunk = o.chunk;
         assert_ok(bp_lm_head_create(device, &config, &head));
         info = *bp_lm_head_get_info(head);
-        assert_non_null(strstr(info.products, ".so"));
+        assert_true(strstr(info.products, ".so") != NULL || strcmp(info.products, "avx512_bf16") == 0);
         assert_int_equal(info.vocab, 1000);
         assert_int_equal(info.sizes->chunk_bytes, 64 * 1008 * 4);
         assert_int_equal(info.piece_tokens, 64);
