@@ -68,13 +68,13 @@ typedef struct bp_product_work {
     uint64_t rows, columns, hidden;
     bp_matrix a, b, c; /* strides fit 31 bits
                                logits = a b^T: a hidden, b weight, c logits (fp32)
-                               hidden_grad = d b: a the gradient of logits, b weight, c hidden_grad (BLAS: fp32)
+                               hidden_grad = d b: a the gradient of logits, b weight, c hidden_grad (host: fp32)
                                weight_grad = d^T b: a the gradient of logits, b hidden, c weight_grad (BLAS: fp32) */
     bool adds;         /* accumulates into c; c must be fp32 */
     void *scratch;     /* scratch_bytes, aligned to 256; exclusive to this work until it is done */
     bp_row_mask
         mask; /* of the hidden states. weight_grad: NaN times 0 is NaN; logits: of masked rows they are not read */
-    /* Operands equal to those of an earlier product with this scratch memory, where BLAS left copies: the weight of the logits; hidden states
+    /* Operands equal to those of an earlier product with this scratch memory, where the host left copies: the weight of the logits; hidden states
      * and mask of the same product; the gradient in hidden_grad. `row`: of the piece, first of the copy. */
     bool keeps_weight, keeps_hidden, keeps_gradient;
     uint64_t row;
@@ -94,7 +94,7 @@ typedef struct bp_products_ops {
 
 struct bp_products {
     const bp_products_ops *ops;
-    const char *name;       /* file name of the library, or "cublas" */
+    const char *name;       /* file name of the library, "avx512_bf16" or "cublas" */
     bp_dtype gradient;      /* dtype of `a` in the gradient products: fp32, or the weight's dtype, narrowed in place */
     bool joins;             /* weight_grad copies rows of several matrices, or with a mask, into one */
     uint64_t scratch_bytes; /* per product */
@@ -105,6 +105,8 @@ struct bp_products {
  * was not found, with the places searched. */
 bp_status bp_products_create_blas(uint32_t threads, uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype,
                                   bp_products **products);
+/* Bytes of their scratch memory, the same on every machine. */
+bp_status bp_products_blas_scratch(uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype, uint64_t *bytes);
 /* `rows`: tokens of a weight gradient, at most; the scratch memory has copies of them after cuBLAS's own. */
 #define BP_CUBLAS_BYTES                                                                                                \
     (UINT64_C(32) << 20) /* NVIDIA's recommendation for Hopper; with less, cuBLAS chooses other kernels */

@@ -149,7 +149,8 @@ static void size_host(const sizing *s, uint64_t memory, bp_head_plan *plan)
     plan->tile = host_tile(c, tokens);
     plan->forward = plan->backward = (bp_head_shape){tokens, plan->tile, 1};
     const uint64_t of_tile = c->dtype == BP_DTYPE_FP32 ? 0 : 2 * sizeof(float) * plan->tile * c->hidden;
-    const uint64_t each = sizeof(float) * (bp_head_stride(c->vocab) + 2 * c->hidden);
+    const uint64_t panels = c->dtype == BP_DTYPE_BF16 ? sizeof(uint16_t) * (plan->tile + c->hidden + 128) : 0;
+    const uint64_t each = sizeof(float) * (bp_head_stride(c->vocab) + 2 * c->hidden) + panels;
     plan->one_call = (bp_head_shape){
         c->chunk > 0 ? tokens : equal_within(c->max_tokens, minus(memory, of_tile), each, 2 * LEAST_TOKENS), c->vocab,
         1};
@@ -182,19 +183,18 @@ static void add_chunks(const bp_head_shape *shape, uint64_t bytes, bp_lm_head_si
         sizes->second_chunk_bytes = max_of(sizes->second_chunk_bytes, chunk);
 }
 
-static void size_scratch(const sizing *s, const bp_head_plan *plan, uint64_t rows, bp_lm_head_sizes *sizes)
+static bp_status size_scratch(const sizing *s, const bp_head_plan *plan, uint64_t rows, bp_lm_head_sizes *sizes)
 {
     const uint64_t hidden = s->config->hidden;
-    if (!s->is_host)
-        sizes->scratch_bytes = BP_CUBLAS_BYTES + rows * hidden * s->element;
-    else
-        sizes->scratch_bytes =
-            ((s->config->dtype == BP_DTYPE_FP32 ? 0 : plan->tile) + max_of(rows, plan->forward.tokens)) * hidden *
-            sizeof(float);
+    if (s->is_host)
+        return bp_products_blas_scratch(max_of(rows, plan->forward.tokens), plan->tile, hidden, s->config->dtype,
+                                        &sizes->scratch_bytes);
+    sizes->scratch_bytes = BP_CUBLAS_BYTES + rows * hidden * s->element;
+    return BP_OK;
 }
 
 /* Passes that the head does not have become empty. */
-static void size_workspaces(const sizing *s, bp_head_plan *plan)
+static bp_status size_workspaces(const sizing *s, bp_head_plan *plan)
 {
     const bp_lm_head_config *c = s->config;
     bp_lm_head_sizes *sizes = &plan->sizes;
@@ -215,7 +215,6 @@ static void size_workspaces(const sizing *s, bp_head_plan *plan)
         add_chunks(forward, sizeof(float), sizes);
     add_chunks(backward, s->gradient, sizes);
     add_chunks(one_call, sizeof(float), sizes);
-    size_scratch(s, plan, rows, sizes);
     sizes->hidden_grad_bytes = summed * c->hidden * sizeof(float);
     if (s->is_host && has_gradients && c->dtype != BP_DTYPE_FP32)
         sizes->weight_grad_bytes = plan->tile * c->hidden * sizeof(float);
@@ -226,6 +225,7 @@ static void size_workspaces(const sizing *s, bp_head_plan *plan)
     sizes->piece_tokens = one_call->tokens == 0   ? backward->tokens
                           : backward->tokens == 0 ? one_call->tokens
                                                   : bp_min_u64(backward->tokens, one_call->tokens);
+    return size_scratch(s, plan, rows, sizes);
 }
 
 /* Sums of tokens, and of all ranks. */
@@ -300,7 +300,7 @@ bp_status bp_head_plan_make(const char *call, const bp_lm_head_config *config, u
             size_host(&s, of_passes, &made);
         else
             size_cuda(&s, of_passes, &made);
-        size_workspaces(&s, &made);
+        BP_TRY(size_workspaces(&s, &made));
         BP_TRY(size_partials(call, &s, ranks, made.tile < config->vocab, &made.sizes));
         BP_TRY(sum_sizes(call, &made.sizes));
         if (made.sizes.bytes <= memory || of_passes == 0)

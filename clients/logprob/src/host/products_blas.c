@@ -271,22 +271,27 @@ static void blas_destroy(bp_products *products)
 
 /* ---- creation --------------------------------------------------------------------------------------------------------- */
 
-/* Bytes of scratch memory: the widened weight, or the panels of the largest product; then copies of the hidden states. */
-static bp_status blas_scratch(blas *b, uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype)
+/* Bytes of the widened weight and of panels; then follow copies of the hidden states. */
+static bool columns_bytes_of(uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype, uint64_t *bytes)
 {
-    const uint64_t element = b->multiplies_bf16 ? sizeof(uint16_t) : sizeof(float);
     const uint64_t sizes[][3] = {{rows, columns, hidden}, {rows, hidden, columns}, {columns, hidden, rows}};
-    uint64_t bytes = 0;
-    bool fits = b->multiplies_bf16 || dtype == BP_DTYPE_FP32 || bp_mul_u64(columns * element, hidden, &bytes);
-    for (size_t i = 0; b->library.bf16_kernels != NULL && i < 3; i++) {
-        uint64_t panels;
-        fits = fits && bp_bf16_panel_bytes(sizes[i][0], sizes[i][1], sizes[i][2], &panels);
-        if (fits && panels > bytes)
-            bytes = panels;
+    uint64_t all = 0, panels;
+    if (dtype != BP_DTYPE_FP32 && !bp_mul_u64(columns * sizeof(float), hidden, &all))
+        return false;
+    for (size_t i = 0; dtype == BP_DTYPE_BF16 && i < 3; i++) {
+        if (!bp_bf16_panel_bytes(sizes[i][0], sizes[i][1], sizes[i][2], &panels))
+            return false;
+        all = panels > all ? panels : all;
     }
-    b->columns_bytes = bytes;
-    if (!fits || !bp_mul_u64(rows * element, hidden, &bytes) ||
-        !bp_add_u64(b->columns_bytes, bytes, &b->products.scratch_bytes))
+    *bytes = all;
+    return true;
+}
+
+bp_status bp_products_blas_scratch(uint64_t rows, uint64_t columns, uint64_t hidden, bp_dtype dtype, uint64_t *bytes)
+{
+    uint64_t of_columns, of_rows;
+    if (!columns_bytes_of(rows, columns, hidden, dtype, &of_columns) ||
+        !bp_mul_u64(rows * sizeof(float), hidden, &of_rows) || !bp_add_u64(of_columns, of_rows, bytes))
         return bp_fail(BP_ERR_OVERFLOW, "scratch memory for %llu rows of %llu elements does not fit 64 bits",
                        (unsigned long long)rows, (unsigned long long)hidden);
     return BP_OK;
@@ -328,7 +333,8 @@ bp_status bp_products_create_with(const bp_blas *library, uint32_t threads, uint
     b->multiplies_bf16 = dtype == BP_DTYPE_BF16 && (library->bf16_gemm != NULL || library->bf16_kernels != NULL);
     b->products = (bp_products){
         .ops = &ops, .name = library->name, .gradient = b->multiplies_bf16 ? BP_DTYPE_BF16 : BP_DTYPE_FP32};
-    bp_status status = blas_scratch(b, rows, columns, hidden, dtype);
+    bp_status status = bp_products_blas_scratch(rows, columns, hidden, dtype, &b->products.scratch_bytes);
+    (void)columns_bytes_of(rows, columns, hidden, dtype, &b->columns_bytes);
     if (status == BP_OK)
         status = blas_warm(b);
     if (status == BP_OK)

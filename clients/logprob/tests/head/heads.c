@@ -209,6 +209,7 @@ bool has_products(bp_device *device)
     bp_lm_head *head = NULL;
     assert_ok(bp_lm_head_config_init(&config, sizeof config));
     config.max_tokens = config.hidden = config.vocab = 1;
+    config.dtype = BP_DTYPE_FP32; /* bf16 may need no BLAS library */
     bp_status status = bp_lm_head_create(device, &config, &head);
     bp_lm_head_destroy(&head);
     if (status == BP_ERR_UNSUPPORTED)
