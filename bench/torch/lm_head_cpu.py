@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fused head in PyTorch on CPUs: its time beside that of its matrix products alone and of plain PyTorch.
+"""The fused head in PyTorch on CPUs: its time beside that of plain PyTorch, and its matrix products beside PyTorch's.
 
     python3 bench/torch/lm_head_cpu.py                                  # 2048 tokens, vocabulary 32000, hidden 1024 and 2048
     python3 bench/torch/lm_head_cpu.py --tokens 4096 --hidden 4096 --dtype bfloat16 --threads 8
 
-Forward and backward with the gradients of hidden states and weight. PRODUCTS are the same products, of the library that the head uses and in
-the same chunks, on operands that are ready: the logits twice (backward computes them again), and both gradients. PyTorch computes the
-logits once. All three run in turns in one process, in random order; the medians are printed, and the median of the ratios of turns. Peaks are of
-separate processes: the high-water mark (VmHWM) less the memory with hidden states, weight and their gradients."""
+Forward and backward with the gradients of hidden states and weight:
+
+    two      linear_logprobs in pieces: backward computes the logits again, four products
+    kept     linear_logprobs: the logits are kept where they fit, three products
+    one      linear_cross_entropy: both passes in one call, three products
+    torch    linear, log_softmax in fp32: three products
+
+The ways run in turns in one process, in random order: medians, medians of the ratios to torch in the same turn, and peaks of separate
+processes: the high-water mark (VmHWM) less the memory with hidden states, weight and their gradients. GFLOP/s of the products are those of the
+library that the head uses and of torch.mm, on operands that are ready. Our own bf16 product (avx512_bf16) is measured by a program of the build
+folder (BUCKETPOOL_BUILD)."""
 
 import argparse
 import ctypes
@@ -19,10 +26,32 @@ import subprocess
 import sys
 import time
 
-from ways import fused, linear
+from ways import linear
 
-CHUNK, TILE = 1024, 2048  # the head's default chunk, and its tile of the vocabulary there
-WAYS = {"head": fused, "torch": linear}
+TILE = 2048  # the head's tile of the vocabulary
+
+
+def two(hidden, weight, target):
+    from bucketpool.torch import logprob
+    return logprob.linear_logprobs(hidden, weight, target, chunk_size=2048).sum()
+
+
+def kept(hidden, weight, target):
+    from bucketpool.torch import logprob
+    return logprob.linear_logprobs(hidden, weight, target).sum()
+
+
+def one(hidden, weight, target):
+    from bucketpool.torch.linear_loss import linear_cross_entropy
+    return linear_cross_entropy(hidden, weight, target, reduction="sum").loss
+
+
+def plain(hidden, weight, target):
+    return linear(hidden, weight, target).sum()
+
+
+WAYS = {"two": two, "kept": kept, "one": one, "torch": plain}
+PRODUCTS = "logits", "hidden_grad", "weight_grad"
 
 
 def operands(arguments):
@@ -37,63 +66,73 @@ def operands(arguments):
 def step(way, hidden, weight, target):
     """Bytes of the gradients."""
     hidden, weight = (tensor.detach().requires_grad_() for tensor in (hidden, weight))
-    way(hidden, weight, target)[0].sum().backward()
+    way(hidden, weight, target).backward()
     return hidden.grad.nbytes + weight.grad.nbytes
 
 
-class Products:
-    """The head's products through the Fortran interface of its library."""
+def rate(call, terms, turns):
+    """The most GFLOP/s."""
+    times = []
+    for _ in range(turns):
+        begin = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin)
+    return 2e-9 * terms / min(times)
 
-    def __init__(self, library, hidden, weight):
-        import torch
-        self.library = ctypes.CDLL(library, mode=os.RTLD_NOLOAD)
-        self.hidden, self.weight = hidden, weight
-        machine = open("/proc/cpuinfo", encoding="ascii").read()
-        narrow = hidden.dtype == torch.bfloat16 and "GenuineIntel" in machine and "avx512_bf16" in machine
-        self.gemm = getattr(self.library, "gemm_bf16bf16f32_", None) if narrow else None
-        self.parts = 2 if self.gemm else 1  # the gradient of the logits as the sum of two bf16 numbers
-        if self.gemm is None:
-            self.gemm = self.library.sgemm_
-            self.hidden, self.weight = hidden.float(), weight.float()
-        rows = min(CHUNK, len(hidden))
-        self.logits = torch.zeros(rows, len(weight))
-        self.gradient = torch.randn(self.parts * rows, len(weight)).mul_(1e-3).to(self.hidden.dtype)
-        self.twice = self.hidden[:rows].repeat(self.parts, 1)
-        self.hidden_grad, self.weight_grad = torch.zeros(hidden.shape), torch.zeros(weight.shape)
 
-    def multiply(self, a, b, c, across_a=False, across_b=False, adds=False):
+def torch_rates(hidden, weight, turns):
+    import torch
+    gradient = torch.randn(len(hidden), len(weight)).mul_(1e-3).to(hidden.dtype)
+    calls = lambda: hidden @ weight.t(), lambda: gradient @ weight, lambda: gradient.t() @ hidden
+    return [rate(call, hidden.numel() * len(weight), turns) for call in calls]
+
+
+def blas_rates(library, hidden, weight, turns):
+    """Through the Fortran interface: of MKL's bf16 product on Intel's processors with AVX512-BF16, else of sgemm."""
+    import torch
+    library = ctypes.CDLL(library, mode=os.RTLD_NOLOAD)
+    machine = open("/proc/cpuinfo", encoding="ascii").read()
+    narrow = hidden.dtype == torch.bfloat16 and "GenuineIntel" in machine and "avx512_bf16" in machine
+    gemm = getattr(library, "gemm_bf16bf16f32_", None) if narrow else None
+    if gemm is None:
+        gemm, hidden, weight = library.sgemm_, hidden.float(), weight.float()
+    logits = torch.zeros(len(hidden), len(weight))
+    gradient = torch.randn(logits.shape).mul_(1e-3).to(hidden.dtype)
+
+    def multiply(a, b, c, across_a=False, across_b=False):
         """c = op(a) op(b), row-major: for a column-major library the operands are swapped."""
         (m, n), k = c.shape, a.shape[0 if across_a else 1]
         words = [ctypes.byref(ctypes.c_int64(number)) for number in (n, m, k, b.stride(0), a.stride(0), c.stride(0))]
-        one, beta = (ctypes.byref(ctypes.c_float(number)) for number in (1, adds))
+        alpha, beta = (ctypes.byref(ctypes.c_float(number)) for number in (1, 0))
         pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (b, a, c)]
-        self.gemm(b"T" if across_b else b"N", b"T" if across_a else b"N", *words[:3], one, pointers[0], words[3], pointers[1], words[4],
-                  beta, pointers[2], words[5], ctypes.c_size_t(1), ctypes.c_size_t(1))
+        gemm(b"T" if across_b else b"N", b"T" if across_a else b"N", *words[:3], alpha, pointers[0], words[3], pointers[1], words[4],
+             beta, pointers[2], words[5], ctypes.c_size_t(1), ctypes.c_size_t(1))
 
-    def run(self):
-        columns = len(self.weight)
-        block = TILE if self.parts == 2 else columns
-        for _ in range(2):
-            for states in self.hidden.split(CHUNK):
-                self.multiply(states, self.weight, self.logits[:len(states)], across_b=True)
-        for first in range(0, len(self.hidden), CHUNK):
-            states = self.hidden[first:first + CHUNK]
-            rows, out = len(states), self.hidden_grad[first:first + CHUNK]
-            for column in range(0, columns, block):
-                here = slice(column, column + block)
-                for part in range(self.parts):
-                    self.multiply(self.gradient[part * rows:(part + 1) * rows, here], self.weight[here], out, adds=column + part > 0)
-                self.multiply(self.gradient[:self.parts * rows, here], self.twice[:self.parts * rows], self.weight_grad[here],
-                              across_a=True, adds=first > 0)
+    hidden_grad, weight_grad = torch.zeros(hidden.shape), torch.zeros(weight.shape)
+    calls = (lambda: multiply(hidden, weight, logits, across_b=True), lambda: multiply(gradient, weight, hidden_grad),
+             lambda: multiply(gradient, hidden, weight_grad, across_a=True))
+    return [rate(call, hidden.numel() * len(weight), turns) for call in calls]
 
 
-def library_of_head():
-    """bp_lm_head_info.products: the file with the products."""
+def own_rates(arguments):
+    """Of tiles; nan without the program."""
+    program = os.path.join(os.environ.get("BUCKETPOOL_BUILD", "build"), "clients", "logprob", "bench", "bench_products_host")
+    if not os.access(program, os.X_OK):
+        return [float("nan")] * len(PRODUCTS)
+    sizes = arguments.tokens, min(TILE, arguments.vocab), arguments.hidden, arguments.threads[0]
+    out = subprocess.run([program, *map(str, sizes)], stdout=subprocess.PIPE, text=True, check=True).stdout
+    found = {line.split()[0]: line.split()[1] for line in out.splitlines()[1:]}
+    return [float(found[name]) for name in PRODUCTS]
+
+
+def library_of_head(dtype):
+    """bp_lm_head_info.products."""
     import torch
     from bucketpool import _abi
     from bucketpool._library import configured, logprob as library, made
     from bucketpool.torch._tensors import device_of
-    config = configured(library().bp_lm_head_config_init, _abi.bp_lm_head_config, hidden=1, vocab=1, max_tokens=1)
+    config = configured(library().bp_lm_head_config_init, _abi.bp_lm_head_config, hidden=1, vocab=1, max_tokens=1,
+                        dtype=_abi.BP_DTYPE_BF16 if dtype == "bfloat16" else _abi.BP_DTYPE_FP32)
     head = made(library().bp_lm_head_create, device_of(torch.device("cpu")), ctypes.byref(config))
     name = library().bp_lm_head_get_info(head).contents.products.decode()
     library().bp_lm_head_destroy(ctypes.byref(head))
@@ -114,19 +153,19 @@ def peak(way, arguments):
 
 
 def measure(arguments):
-    """The products' library, then for products, head and torch the median seconds and the median ratio of the head to them."""
-    library, tensors = library_of_head(), operands(arguments)
-    products = Products(library, *tensors[:2])
-    ways = {"products": products.run, **{name: lambda way=way: step(way, *tensors) for name, way in WAYS.items()}}
-    times = {name: [] for name in ways}
+    """The products' library, GFLOP/s of its products and of PyTorch's, then for each way the median seconds and the median ratio to torch."""
+    library, tensors = library_of_head(arguments.dtype), operands(arguments)
+    own = own_rates(arguments) if library == "avx512_bf16" else blas_rates(library, *tensors[:2], arguments.turns)
+    rates = [*own, *torch_rates(*tensors[:2], arguments.turns)]
+    times = {name: [] for name in WAYS}
     for turn in range(arguments.turns + 1):
-        for name in random.sample(list(ways), len(ways)):
+        for name in random.sample(list(WAYS), len(WAYS)):
             begin = time.perf_counter()
-            ways[name]()
+            step(WAYS[name], *tensors)
             if turn > 0:  # the first turn warms up
                 times[name].append(time.perf_counter() - begin)
-    return library, *(number for values in times.values() for number in (
-        statistics.median(values), statistics.median(a / b for a, b in zip(times["head"], values))))
+    return library, *rates, *(number for values in times.values() for number in (
+        statistics.median(values), statistics.median(a / b for a, b in zip(values, times["torch"]))))
 
 
 def main():
@@ -142,23 +181,24 @@ def main():
     if arguments.part:
         import torch
         torch.set_num_threads(arguments.threads[0])
-        one = argparse.Namespace(**{**vars(arguments), "hidden": arguments.hidden[0], "dtype": arguments.dtype[0]})
-        print(*measure(one) if one.part == "times" else (peak(WAYS[one.part], one), ))
+        given = argparse.Namespace(**{**vars(arguments), "hidden": arguments.hidden[0], "dtype": arguments.dtype[0]})
+        print(*measure(given) if given.part == "times" else (peak(WAYS[given.part], given), ))
         return
-    print(f"{arguments.tokens} tokens, vocabulary {arguments.vocab}, chunks of {CHUNK}; medians of {arguments.turns} turns")
-    print(f"{'DTYPE':9}{'HIDDEN':>7}{'THREADS':>8}{'PRODUCTS ms':>12}{'HEAD ms':>8}{'RATIO':>6}{'TORCH ms':>9}{'HEAD/TORCH':>11}"
-          f"{'HEAD MiB':>9}{'TORCH MiB':>10}  LIBRARY")
+    print(f"{arguments.tokens} tokens, vocabulary {arguments.vocab}; medians of {arguments.turns} turns: ms, ratio to torch, peak in MiB")
+    print(f"{'DTYPE':9}{'HIDDEN':>7}{'THREADS':>8}" + "".join(f"{name.upper():>12}{'':13}" for name in WAYS) +
+          "".join(f"{name.upper():>16}" for name in PRODUCTS) + "  GFLOP/s of head and torch, LIBRARY")
     for dtype, hidden, threads in itertools.product(arguments.dtype, arguments.hidden, arguments.threads):
         given = dict(tokens=arguments.tokens, vocab=arguments.vocab, hidden=hidden, dtype=dtype, threads=threads, turns=arguments.turns)
         found = {}
         for part in ("times", *WAYS):
             command = [sys.executable, __file__, "--part", part, *(f"--{name}={value}" for name, value in given.items())]
             found[part] = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
-        library, *times = found["times"]
-        products, ratio, head, _, plain, beside = map(float, times)
-        head_peak, torch_peak = (int(found[way][0]) / 2**20 for way in WAYS)
-        print(f"{dtype:9}{hidden:7}{threads:8}{products * 1e3:12.0f}{head * 1e3:8.0f}{ratio:6.2f}{plain * 1e3:9.0f}{beside:11.2f}"
-              f"{head_peak:9.0f}{torch_peak:10.0f}  {library}", flush=True)
+        library, *numbers = found["times"]
+        numbers = list(map(float, numbers))
+        rates, times = numbers[:2 * len(PRODUCTS)], numbers[2 * len(PRODUCTS):]
+        print(f"{dtype:9}{hidden:7}{threads:8}" + "".join(
+            f"{seconds * 1e3:12.0f}{ratio:6.2f}{int(found[way][0]) / 2**20:7.0f}" for way, seconds, ratio in zip(WAYS, times[::2], times[1::2])) +
+              "".join(f"{f'{head:.0f} {beside:.0f}':>16}" for head, beside in zip(rates, rates[len(PRODUCTS):])) + f"  {library}", flush=True)
 
 
 if __name__ == "__main__":

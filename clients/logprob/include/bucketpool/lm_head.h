@@ -25,14 +25,15 @@
  * With two workspaces the products of a piece run beside the kernels of its neighbour. Each piece of tokens but the first
  * adds to weight_grad, which is read and written again; if one piece has all tokens, it is written once. Workspaces are requests of a plan, served by a pool.
  *
- * Products use cuBLAS on cuda and BLAS on the host, both loaded at run time, with sums in fp32:
+ * Products have sums in fp32. They use cuBLAS on cuda and BLAS on the host, both loaded at run time:
  * @verbatim
  *                                        hidden states, weight        d
  * cuda                                   in their dtype               rounded to the dtype of the weight
  * host                                   widened tile by tile         fp32
- * host, bf16, with a bf16 product        in place                     the sum of two bf16 numbers: 16 bits
+ * host, bf16, AVX512-BF16                in place                     rounded to bf16
  * @endverbatim
- * A bf16 product is that of MKL (also PyTorch's), used on Intel processors with AMX-BF16 or AVX512-BF16. The BLAS
+ * With AVX512-BF16 the products of bf16 are the library's own, which need no BLAS; on Intel processors MKL's (also
+ * PyTorch's) where it is found, which uses AMX-BF16, too. These instructions take subnormal numbers as zeros. The BLAS
  * library is the first of: one linked into the process, that of a loaded libtorch_cpu.so, libopenblas.so.0,
  * libblis.so.4, libmkl_rt.so.2, libblas.so.3, loaded ones first.
  *
@@ -119,8 +120,8 @@ BP_API bp_status bp_lm_head_estimate(const bp_lm_head_config *config, uint32_t r
 
 typedef struct bp_lm_head_info {
     const char *kernels;  /**< as in bp_logprob_info */
-    const char *products; /**< file name of the BLAS library, or "cublas" */
-    uint32_t threads;     /**< threads of the kernels, and of products if MKL or OpenBLAS 0.3.27 computes them */
+    const char *products; /**< file name of the BLAS library, "avx512_bf16" or "cublas" */
+    uint32_t threads;     /**< threads of kernels and products; BLAS other than MKL and OpenBLAS 0.3.27 has its own */
     /** a batch of so many tokens, at most, is one piece in the gradient passes of this head: of bp_lm_head_sizes */
     uint64_t piece_tokens;
     const bp_lm_head_sizes *sizes; /**< as bp_lm_head_estimate, with the ranks of the head */

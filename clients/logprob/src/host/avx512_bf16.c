@@ -7,8 +7,8 @@
 enum { ROWS = BP_BF16_ROWS, VECTORS = BP_BF16_COLUMNS / 16 };
 
 /* The sums of a tile stay in 24 registers. */
-static void tile(const uint32_t *a, const uint32_t *b, uint64_t pairs, uint32_t rows, uint32_t columns, bool adds,
-                 float *c, int64_t stride)
+static void multiply_tile(const uint32_t *a, const uint32_t *b, uint64_t pairs, uint32_t rows, uint32_t columns,
+                          bool adds, float *c, int64_t stride)
 {
     __m512 sums[ROWS][VECTORS];
 #pragma GCC unroll 6
@@ -87,4 +87,4 @@ static void interleave(const uint16_t *first, const uint16_t *second, uint32_t *
     }
 }
 
-const bp_bf16_kernels bp_bf16_avx512 = {"avx512_bf16", tile, transpose, interleave};
+const bp_bf16_kernels bp_bf16_avx512 = {"avx512_bf16", multiply_tile, transpose, interleave};

@@ -12,7 +12,7 @@
 #define BLOCK_ROWS (28 * BP_BF16_ROWS)
 #define BLOCK_COLUMNS (4 * BP_BF16_COLUMNS)
 
-static uint64_t parts_of(uint64_t whole, uint64_t part)
+static uint64_t parts_in(uint64_t whole, uint64_t part)
 {
     return whole / part + (whole % part != 0);
 }
@@ -188,20 +188,20 @@ bool bp_bf16_panel_bytes(uint64_t m, uint64_t n, uint64_t k, uint64_t *bytes)
 {
     uint64_t lanes, a;
     return bp_round_up_u64(n, BP_BF16_COLUMNS, &lanes) && bp_round_up_u64(m, BP_BF16_ROWS, &a) &&
-           bp_add_u64(lanes, a, &lanes) && bp_mul_u64(lanes, parts_of(k, 2) * sizeof(uint32_t), bytes);
+           bp_add_u64(lanes, a, &lanes) && bp_mul_u64(lanes, parts_in(k, 2) * sizeof(uint32_t), bytes);
 }
 
 void bp_bf16_multiply(const bp_bf16_kernels *kernels, const bp_host_team *team, const bp_gemm *g, void *panels)
 {
-    const uint64_t pairs = parts_of(g->k, 2), b_panels = parts_of(g->n, BP_BF16_COLUMNS);
+    const uint64_t pairs = parts_in(g->k, 2), b_panels = parts_in(g->n, BP_BF16_COLUMNS);
     multiplication m = {
         .gemm = g,
         .a = {kernels, g->a.data, g->a.stride, !g->transposes_a, g->m, g->k, pairs, BP_BF16_ROWS, NULL},
         .b = {kernels, g->b.data, g->b.stride, g->transposes_b, g->n, g->k, pairs, BP_BF16_COLUMNS, panels},
-        .row_blocks = parts_of(g->m, BLOCK_ROWS)};
+        .row_blocks = parts_in(g->m, BLOCK_ROWS)};
     m.a.panels = m.b.panels + b_panels * BP_BF16_COLUMNS * pairs;
-    bp_host_distribute(team, parts_of(g->m, BP_BF16_ROWS), 4, pack_panels, &m.a);
+    bp_host_distribute(team, parts_in(g->m, BP_BF16_ROWS), 4, pack_panels, &m.a);
     if (!g->keeps_b)
         bp_host_distribute(team, b_panels, 1, pack_panels, &m.b);
-    bp_host_distribute(team, m.row_blocks * parts_of(g->n, BLOCK_COLUMNS), 1, multiply_blocks, &m);
+    bp_host_distribute(team, m.row_blocks * parts_in(g->n, BLOCK_COLUMNS), 1, multiply_blocks, &m);
 }
