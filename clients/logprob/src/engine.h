@@ -75,8 +75,8 @@ typedef struct bp_product_work {
     bp_row_mask
         mask; /* of the hidden states. weight_grad: NaN times 0 is NaN; logits: of masked rows they are not read */
     /* Operands equal to those of an earlier product with this scratch memory, where the host left copies: the weight of the logits; hidden states
-     * and mask of the same product; the gradient in hidden_grad. `row`: of the piece, first of the copy. */
-    bool keeps_weight, keeps_hidden, keeps_gradient;
+     * and mask of the same product. `row`: of the piece, first of the copy. */
+    bool keeps_weight, keeps_hidden;
     uint64_t row;
     bool joins; /* weight_grad, of products that join: more rows of the piece follow, and the last ones multiply all */
 } bp_product_work;

@@ -105,9 +105,8 @@ static bp_status finish_hidden_grad(const bp_head_pass *pass, const bp_piece *p,
 
 /* ---- weight_grad ------------------------------------------------------------------------------------------------- */
 
-/* `keeps_gradient`: of all rows, by hidden_grad. Rows of several matrices are several products, which add, or are copied into one. */
-static bp_status head_multiply_weight_grad(const bp_head_pass *pass, const bp_piece *p, const bp_product_work *product,
-                                           bool keeps_gradient)
+/* Rows of several matrices are several products, which add, or are copied into one. */
+static bp_status head_multiply_weight_grad(const bp_head_pass *pass, const bp_piece *p, const bp_product_work *product)
 {
     bp_products *products = pass->head->products;
     bp_product_work work = *product;
@@ -118,15 +117,13 @@ static bp_status head_multiply_weight_grad(const bp_head_pass *pass, const bp_pi
         work.row = work.mask.first = row;
         work.joins = products->joins && row + work.rows < p->rows;
         work.adds = product->adds || (row > 0 && !products->joins);
-        work.keeps_gradient = keeps_gradient && work.rows == p->rows;
         BP_TRY(products->ops->weight_grad(products, &work, pass->multiplies));
     }
     return BP_OK;
 }
 
 /* Rounds the sums of a tile of weight_grad on the host, where BLAS writes fp32 only. */
-static bp_status round_weight_grad(const bp_head_pass *pass, const bp_piece *p, const bp_product_work *product,
-                                   bool keeps_gradient)
+static bp_status round_weight_grad(const bp_head_pass *pass, const bp_piece *p, const bp_product_work *product)
 {
     bp_lm_head *head = pass->head;
     bp_workspace *workspace = &head->base.workspace;
@@ -134,7 +131,7 @@ static bp_status round_weight_grad(const bp_head_pass *pass, const bp_piece *p, 
     bp_product_work work = *product;
     BP_TRY(bp_workspace_take(workspace, BP_WORK_WEIGHT, pass->multiplies, &sums));
     work.c = (bp_matrix){sums, BP_DTYPE_FP32, (int64_t)head->hidden};
-    BP_TRY(head_multiply_weight_grad(pass, p, &work, keeps_gradient));
+    BP_TRY(head_multiply_weight_grad(pass, p, &work));
     const bp_product_work rounded = {.rows = product->columns, .hidden = head->hidden, .a = work.c, .c = product->c};
     BP_TRY(head->products->ops->place(head->products, &rounded, pass->multiplies));
     return bp_workspace_give(workspace, BP_WORK_WEIGHT, pass->multiplies);
@@ -200,8 +197,8 @@ bp_status bp_head_multiply_gradient(const bp_head_pass *pass, const bp_head_step
         work.c = (bp_matrix){bp_matrix_row(grad, step->first + first), grad->dtype, grad->stride};
         work.adds = out->adds || step->piece.token > 0;
         work.keeps_hidden = !is_first;
-        BP_TRY((is_host && grad->dtype != BP_DTYPE_FP32 ? round_weight_grad : head_multiply_weight_grad)(
-            pass, &step->piece, &work, wants_hidden));
+        BP_TRY((is_host && grad->dtype != BP_DTYPE_FP32 ? round_weight_grad
+                                                        : head_multiply_weight_grad)(pass, &step->piece, &work));
     }
     return step->is_last && sums_hidden ? finish_hidden_grad(pass, &step->piece, &out->hidden) : BP_OK;
 }
