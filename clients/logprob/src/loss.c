@@ -36,7 +36,7 @@ struct bp_loss {
     bp_event *done; /* after the last sums */
     bp_comm *comm;  /* NULL: one rank */
     bp_workspace workspace;
-    bp_loss_record *records; /* in device memory */
+    bp_loss_record *records; /* in device memory, then the pieces of sums of a group */
     uint32_t tp, cp, dp;     /* rank grid: tensor-parallel ranks vary fastest, then context-parallel ones */
     uint32_t cp_rank, dp_rank;
     uint32_t *ranks; /* grid place to communicator rank */
@@ -144,7 +144,10 @@ static bp_status loss_make(bp_device *device, const bp_loss_config *config, bp_l
     const uint32_t ranks = config->comm != NULL ? bp_comm_get_info(config->comm)->ranks : 1;
     uint64_t records, word, words;
     BP_TRY(loss_check_config(config));
+    const uint64_t pieces = bp_min_u64(config->max_sequences, BP_GROUP_SEQUENCES) * BP_SUMS_PIECES;
+    uint64_t device_bytes;
     if (!bp_mul_u64(config->max_sequences, sizeof(bp_loss_record), &records) ||
+        !bp_add_u64(records, pieces * sizeof(bp_loss_record), &device_bytes) ||
         !bp_add_u64(records, sizeof(loss_word), &word) || !bp_mul_u64(word, ranks, &words) || words > PTRDIFF_MAX)
         return bp_fail(BP_ERR_OVERFLOW, "%s: sums of %llu sequences on %u ranks do not fit 63 bits", call_create,
                        (unsigned long long)config->max_sequences, ranks);
@@ -170,7 +173,7 @@ static bp_status loss_make(bp_device *device, const bp_loss_config *config, bp_l
     BP_TRY(bp_event_create(device, &loss->done));
 
     /* acquired until destruction */
-    const bp_workspace_need need = {"records", records, BP_STAGE_OWN};
+    const bp_workspace_need need = {"records", device_bytes, BP_STAGE_OWN};
     void *address;
     BP_TRY(bp_workspace_init(device, "loss", &need, 1, &loss->workspace));
     BP_TRY(bp_workspace_take(&loss->workspace, 0, loss->own, &address));
@@ -310,11 +313,14 @@ static bp_status enqueue_sums(bp_loss *loss, const bp_cp_split *split, const bp_
                          .logit_min_stride = values->logit_min.stride,
                          .logit_max = values->logit_max.data,
                          .logit_max_stride = values->logit_max.stride,
-                         .records = loss->records + loss->mine->sequences};
+                         .records = loss->records + loss->mine->sequences,
+                         .pieces = loss->records + loss->max_sequences};
     BP_TRY(bp_stream_wait(stream, loss->done)); /* the next micro-batch overwrites the records of dummies */
     bp_status status = BP_OK;
     for (uint64_t g = 0; status == BP_OK && g < bp_split_group_count(split); g++) {
         bp_split_group(split, g, &work.group);
+        for (uint32_t s = 0; s < work.group.count; s++)
+            work.first_piece[s + 1] = work.first_piece[s] + bp_sums_pieces(bp_local_tokens(&work.group, s));
         status = loss->engine->ops->sums(loss->engine, &work, stream);
         work.records += work.group.count;
     }

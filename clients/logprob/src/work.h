@@ -269,9 +269,22 @@ BP_DEVICE uint32_t bp_lanes_of_token(uint64_t words)
     return lanes;
 }
 
+/* Where tokens are words one after the other, a lane of a CUDA warp moves vectors of 16 bytes, this many at once. */
+#define BP_VECTORS_AT_ONCE 4u
+
+BP_DEVICE int bp_is_dense(const bp_rearrange_work *work)
+{
+    const int64_t bytes = (int64_t)work->word_bytes;
+    return bytes < 16 && work->token_bytes == work->word_bytes && work->from_stride == bytes &&
+           work->to_stride == bytes;
+}
+
 /* ---- losses ------------------------------------------------------------------------------------------------------ */
 
-#define BP_SUMS_THREADS 512u /* per block of the CUDA kernel; a block takes a sequence */
+/* A sequence is summed in pieces of at least BP_SUMS_TOKENS local tokens, and the pieces are merged in their order. */
+#define BP_SUMS_THREADS 512u /* per block of the CUDA kernels; a block sums a piece, and merges those of a sequence */
+#define BP_SUMS_TOKENS 8192u
+#define BP_SUMS_PIECES BP_SUMS_THREADS /* of a sequence, at most */
 
 /* Sums over the local tokens of a sequence. Without valid tokens: zeros, +inf and -inf. */
 typedef struct bp_loss_record {
@@ -289,7 +302,49 @@ typedef struct bp_sums_work {
     const float *logprob, *entropy, *logit_min, *logit_max; /* NULL: absent, the record has 0, +inf or -inf */
     int64_t mask_stride, logprob_stride, entropy_stride, logit_min_stride, logit_max_stride;
     bp_loss_record *records; /* [group.count] */
+    bp_loss_record *pieces;  /* scratch: of sequences with several pieces; indexed like all pieces of the group */
+    uint32_t first_piece[BP_GROUP_SEQUENCES + 1];
 } bp_sums_work;
+
+/* Local tokens [begin, end) of a sequence, and the place of their sums. */
+typedef struct bp_sums_piece {
+    uint32_t sequence;
+    uint64_t begin, end;
+    bp_loss_record *record;
+} bp_sums_piece;
+
+BP_DEVICE uint64_t bp_local_tokens(const bp_sequence_group *group, uint32_t sequence)
+{
+    return (group->padded[sequence + 1] - group->padded[sequence]) / group->ranks;
+}
+
+/* Depends on the number of local tokens only. A sequence without tokens has a piece, too. */
+BP_DEVICE uint32_t bp_sums_pieces(uint64_t tokens)
+{
+    const uint64_t pieces = tokens / BP_SUMS_TOKENS + (tokens % BP_SUMS_TOKENS != 0 ? 1 : 0);
+    return pieces == 0 ? 1 : pieces < BP_SUMS_PIECES ? (uint32_t)pieces : BP_SUMS_PIECES;
+}
+
+BP_DEVICE bp_sums_piece bp_sums_piece_at(const bp_sums_work *work, uint32_t number)
+{
+    uint32_t first = 0, end = work->group.count;
+    while (end - first > 1) {
+        const uint32_t middle = first + (end - first) / 2;
+        if (work->first_piece[middle] <= number)
+            first = middle;
+        else
+            end = middle;
+    }
+    const uint32_t count = work->first_piece[first + 1] - work->first_piece[first];
+    const uint64_t tokens = bp_local_tokens(&work->group, first), each = tokens / count + (tokens % count != 0 ? 1 : 0);
+    const uint64_t begin = bp_lesser((number - work->first_piece[first]) * each, tokens);
+    bp_sums_piece piece;
+    piece.sequence = first;
+    piece.begin = begin;
+    piece.end = bp_lesser(begin + each, tokens);
+    piece.record = count == 1 ? work->records + first : work->pieces + number;
+    return piece;
+}
 
 /* Seeds of the group's local tokens: `value` where a token is valid, else 0. */
 typedef struct bp_seed_work {

@@ -140,10 +140,44 @@ BP_DEVICE uint64_t bp_source_of(const bp_sequence_group *group, bp_cp_order from
     return bp_position_in(group, from, place->sequence, offset);
 }
 
+BP_DEVICE uint64_t bp_lesser(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+BP_DEVICE int bp_is_in_chunks(const bp_sequence_group *group, bp_cp_order order)
+{
+    return group->ranks > 1 && (order == BP_CP_LOCAL || order == BP_CP_GATHERED);
+}
+
+/* Length of the run from `place` on in order `to` whose tokens are consecutive in order `from`, or all absent from it. */
+BP_DEVICE uint64_t bp_run_at(const bp_sequence_group *group, bp_cp_order from, bp_cp_order to, bp_cp_shift shift,
+                             const bp_token_place *place)
+{
+    const uint64_t length = bp_sequence_length(group, place->sequence), offset = place->offset;
+    const uint64_t padded = group->padded[place->sequence + 1] - group->padded[place->sequence];
+    const uint64_t chunk = padded / (2 * (uint64_t)group->ranks), ahead = shift != BP_CP_KEEP ? 1 : 0;
+    uint64_t end = to == BP_CP_PACKED ? length : padded;
+    if (bp_is_in_chunks(group, to))
+        end = bp_lesser(end, (offset / chunk + 1) * chunk);
+    if (bp_is_in_chunks(group, from))
+        end = bp_lesser(end, ((offset + ahead) / chunk + 1) * chunk - ahead);
+    if (offset < length) /* shifted: the last token has no next, or the first no previous one */
+        end = bp_lesser(end, offset + ahead == length ? length : length - ahead);
+    return end - offset;
+}
+
 /* 1 if the place holds a token of the data, neither padding nor a dummy. */
 BP_DEVICE int bp_is_data(const bp_sequence_group *group, const bp_token_place *place)
 {
     return place->sequence < group->data && place->offset < bp_sequence_length(group, place->sequence);
+}
+
+/* Length of the run's prefix of data tokens. */
+BP_DEVICE uint64_t bp_data_of_run(const bp_sequence_group *group, const bp_token_place *place, uint64_t run)
+{
+    const uint64_t length = bp_sequence_length(group, place->sequence);
+    return bp_is_data(group, place) != 0 ? bp_lesser(run, length - place->offset) : 0;
 }
 
 #endif

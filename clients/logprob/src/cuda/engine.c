@@ -40,7 +40,7 @@ typedef struct cuda_engine {
     const bp_cuda_kernel *finish;
     const bp_cuda_kernel *columns[DTYPES], *range[DTYPES];
     const bp_cuda_kernel *rearrange[WORD_SIZES];
-    const bp_cuda_kernel *sums, *seed;
+    const bp_cuda_kernel *sums, *merge_sums, *seed;
     uint32_t shared_bytes; /* limit of a fused kernel's block */
     uint32_t multiprocessors;
 } cuda_engine;
@@ -257,6 +257,12 @@ static bp_status launch_range(bp_engine *base, const bp_range_work *work, bp_str
                          stream);
 }
 
+/* Blocks for vectors of `each` tokens, the first of which may begin before the first token. */
+static uint64_t blocks_of_vectors(uint64_t tokens, uint64_t each)
+{
+    return tokens == 0 ? 0 : blocks_for(tokens + each - 1, THREADS * BP_VECTORS_AT_ONCE * each);
+}
+
 static bp_status launch_rearrange(bp_engine *base, const bp_rearrange_work *work, bp_stream *stream)
 {
     const cuda_engine *engine = (const cuda_engine *)base;
@@ -265,18 +271,25 @@ static bp_status launch_rearrange(bp_engine *base, const bp_rearrange_work *work
         size++;
     const uint64_t words = work->token_bytes / work->word_bytes;
     const uint64_t places = words == 0 ? 0 : bp_group_places(&work->group, (bp_cp_order)work->to_order);
-    return launch_kernel(engine->rearrange[size], blocks_for(places, THREADS / bp_lanes_of_token(words)), 1, THREADS,
-                         work, stream);
+    uint64_t blocks = blocks_for(places, THREADS / bp_lanes_of_token(words));
+    if (bp_is_dense(work))
+        blocks = blocks_of_vectors(places, 16 / work->word_bytes);
+    return launch_kernel(engine->rearrange[size], blocks, 1, THREADS, work, stream);
 }
 
 static bp_status launch_sums(bp_engine *base, const bp_sums_work *work, bp_stream *stream)
 {
-    return launch_kernel(((const cuda_engine *)base)->sums, work->group.count, 1, BP_SUMS_THREADS, work, stream);
+    const cuda_engine *engine = (const cuda_engine *)base;
+    const uint32_t pieces = work->first_piece[work->group.count];
+    BP_TRY(launch_kernel(engine->sums, pieces, 1, BP_SUMS_THREADS, work, stream));
+    if (pieces == work->group.count) /* one of each sequence */
+        return BP_OK;
+    return launch_kernel(engine->merge_sums, work->group.count, 1, BP_SUMS_THREADS, work, stream);
 }
 
 static bp_status launch_seed(bp_engine *base, const bp_seed_work *work, bp_stream *stream)
 {
-    const uint64_t blocks = blocks_for(bp_group_places(&work->group, BP_CP_LOCAL), THREADS);
+    const uint64_t blocks = blocks_of_vectors(bp_group_places(&work->group, BP_CP_LOCAL), 4);
     return launch_kernel(((const cuda_engine *)base)->seed, blocks, 1, THREADS, work, stream);
 }
 
@@ -363,6 +376,7 @@ static bp_status cuda_engine_find_kernels(cuda_engine *engine)
         BP_TRY(find_kernel(engine->module, name, &engine->rearrange[i]));
     }
     BP_TRY(find_kernel(engine->module, "bp_sums", &engine->sums));
+    BP_TRY(find_kernel(engine->module, "bp_merge_sums", &engine->merge_sums));
     BP_TRY(find_kernel(engine->module, "bp_seed", &engine->seed));
     for (size_t in = 0; in < DTYPES; in++)
         BP_TRY(cuda_engine_find_kernels_of(engine, in));

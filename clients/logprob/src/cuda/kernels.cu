@@ -121,7 +121,12 @@ REARRANGE(16)
 
 BP_KERNEL_OF(BP_SUMS_THREADS, 2) bp_sums(BP_ARGUMENT bp_sums_work work)
 {
-    device::sum_sequences(work);
+    device::sum_pieces(work);
+}
+
+BP_KERNEL_OF(BP_SUMS_THREADS, 2) bp_merge_sums(BP_ARGUMENT bp_sums_work work)
+{
+    device::merge_pieces(work);
 }
 
 BP_KERNEL(8) bp_seed(BP_ARGUMENT bp_seed_work work)

@@ -7,35 +7,6 @@
 
 #include "host/jobs.h"
 
-static bool is_in_chunks(const bp_sequence_group *group, bp_cp_order order)
-{
-    return group->ranks > 1 && (order == BP_CP_LOCAL || order == BP_CP_GATHERED);
-}
-
-/* Length of the run from `place` on in order `to` whose tokens are consecutive in order `from`, or all absent from it. */
-static uint64_t run_at(const bp_sequence_group *group, bp_cp_order from, bp_cp_order to, bp_cp_shift shift,
-                       const bp_token_place *place)
-{
-    const uint64_t length = bp_sequence_length(group, place->sequence), offset = place->offset;
-    const uint64_t padded = group->padded[place->sequence + 1] - group->padded[place->sequence];
-    const uint64_t chunk = padded / (2 * (uint64_t)group->ranks), ahead = shift != BP_CP_KEEP;
-    uint64_t end = to == BP_CP_PACKED ? length : padded;
-    if (is_in_chunks(group, to))
-        end = bp_min_u64(end, (offset / chunk + 1) * chunk);
-    if (is_in_chunks(group, from))
-        end = bp_min_u64(end, ((offset + ahead) / chunk + 1) * chunk - ahead);
-    if (offset < length) /* shifted: the last token has no next, or the first no previous one */
-        end = bp_min_u64(end, offset + ahead == length ? length : length - ahead);
-    return end - offset;
-}
-
-/* Length of the run's prefix of data tokens. */
-static uint64_t data_of_run(const bp_sequence_group *group, const bp_token_place *place, uint64_t run)
-{
-    const uint64_t length = bp_sequence_length(group, place->sequence);
-    return bp_is_data(group, place) ? bp_min_u64(run, length - place->offset) : 0;
-}
-
 /* ---- rearranging ------------------------------------------------------------------------------------------------- */
 
 #define PIECE_BYTES (UINT64_C(1) << 16) /* per thread and piece */
@@ -70,7 +41,7 @@ static void copy_places(const void *context, uint64_t begin, uint64_t end)
     uint64_t run;
     for (uint64_t i = begin; i < end; i += run) {
         const bp_token_place place = bp_place_at(&work->group, to, i);
-        run = bp_min_u64(run_at(&work->group, from, to, shift, &place), end - i);
+        run = bp_min_u64(bp_run_at(&work->group, from, to, shift, &place), end - i);
         const uint64_t source = bp_source_of(&work->group, from, shift, &place);
         char *to_run = (char *)work->to + (int64_t)place.position * work->to_stride;
         if (source == BP_NOWHERE) /* there may be no source memory */
@@ -94,17 +65,17 @@ static float lesser(float a, float b)
     return isnan(a) || a < b ? a : b;
 }
 
-static bp_loss_record sum_sequence(const bp_sums_work *work, uint32_t sequence)
+/* Tokens [begin, end) of the sequence's local ones. */
+static bp_loss_record sum_tokens(const bp_sums_work *work, uint32_t sequence, uint64_t begin, uint64_t end)
 {
     const bp_sequence_group *group = &work->group;
-    const uint64_t begin = (group->padded[sequence] - group->padded[0]) / group->ranks;
-    const uint64_t end = (group->padded[sequence + 1] - group->padded[0]) / group->ranks;
+    const uint64_t first = (group->padded[sequence] - group->padded[0]) / group->ranks;
     bp_loss_record record = {.logit_min = INFINITY, .logit_max = -INFINITY};
     uint64_t run;
     for (uint64_t i = begin; i < end; i += run) {
-        const bp_token_place place = bp_place_at(group, BP_CP_LOCAL, i);
-        run = run_at(group, BP_CP_LOCAL, BP_CP_LOCAL, BP_CP_KEEP, &place);
-        const uint64_t behind = place.position + data_of_run(group, &place, run);
+        const bp_token_place place = bp_place_at(group, BP_CP_LOCAL, first + i);
+        run = bp_min_u64(bp_run_at(group, BP_CP_LOCAL, BP_CP_LOCAL, BP_CP_KEEP, &place), end - i);
+        const uint64_t behind = place.position + bp_data_of_run(group, &place, run);
         for (uint64_t position = place.position; position < behind; position++) {
             const int64_t at = (int64_t)position;
             if (work->mask[at * work->mask_stride] == 0)
@@ -121,16 +92,33 @@ static bp_loss_record sum_sequence(const bp_sums_work *work, uint32_t sequence)
     return record;
 }
 
-static void sum_sequences(const void *context, uint64_t begin, uint64_t end)
+static void sum_pieces(const void *context, uint64_t begin, uint64_t end)
 {
     const bp_sums_work *work = context;
-    for (uint64_t s = begin; s < end; s++)
-        work->records[s] = sum_sequence(work, (uint32_t)s);
+    for (uint64_t number = begin; number < end; number++) {
+        const bp_sums_piece piece = bp_sums_piece_at(work, (uint32_t)number);
+        *piece.record = sum_tokens(work, piece.sequence, piece.begin, piece.end);
+    }
+}
+
+static void merge_pieces(const bp_sums_work *work, uint32_t sequence)
+{
+    const uint32_t first = work->first_piece[sequence], end = work->first_piece[sequence + 1];
+    bp_loss_record all = work->pieces[first];
+    for (uint32_t i = first + 1; i < end; i++) {
+        const bp_loss_record *one = &work->pieces[i];
+        all = (bp_loss_record){all.logprob + one->logprob, all.entropy + one->entropy, all.valid + one->valid,
+                               lesser(all.logit_min, one->logit_min), -lesser(-all.logit_max, -one->logit_max)};
+    }
+    work->records[sequence] = all;
 }
 
 void bp_host_sums(bp_host_team *team, const bp_sums_work *work)
 {
-    bp_host_distribute(team, work->group.count, 1, sum_sequences, work);
+    bp_host_distribute(team, work->first_piece[work->group.count], 1, sum_pieces, work);
+    for (uint32_t s = 0; s < work->group.count; s++)
+        if (work->first_piece[s + 1] - work->first_piece[s] > 1)
+            merge_pieces(work, s);
 }
 
 /* ---- seeds of gradients ------------------------------------------------------------------------------------------- */
@@ -144,8 +132,8 @@ static void seed_places(const void *context, uint64_t begin, uint64_t end)
     uint64_t run;
     for (uint64_t i = begin; i < end; i += run) {
         const bp_token_place place = bp_place_at(group, BP_CP_LOCAL, i);
-        run = bp_min_u64(run_at(group, BP_CP_LOCAL, BP_CP_LOCAL, BP_CP_KEEP, &place), end - i);
-        const uint64_t data = data_of_run(group, &place, run);
+        run = bp_min_u64(bp_run_at(group, BP_CP_LOCAL, BP_CP_LOCAL, BP_CP_KEEP, &place), end - i);
+        const uint64_t data = bp_data_of_run(group, &place, run);
         for (uint64_t k = 0; k < run; k++) {
             const int64_t at = (int64_t)(place.position + k);
             const bool valid = k < data && work->mask[at * work->mask_stride] != 0;

@@ -107,6 +107,26 @@ TEST(any_bytes_at_any_address)
     free_split_batch(&h);
 }
 
+/* Runs that a CUDA warp moves as vectors, and their ends. */
+TEST(small_tokens_may_be_many)
+{
+    static const uint64_t bytes[] = {1, 2, 4, 8}, lengths[] = {5003, 0, 1, 2600, 4097};
+    seed(49);
+    for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+        const split_options options = {.lengths = lengths, .sequences = 5, .ranks = ranks, .rank = ranks - 1};
+        split_batch h = new_split_batch(&options);
+        for (int each = 0; each < ORDERS * ORDERS * SHIFTS; each += ranks) {
+            const uint64_t size = bytes[random_below(4)];
+            move m = random_move((bp_cp_order)(each % ORDERS), (bp_cp_order)(each / ORDERS % ORDERS),
+                                 (bp_cp_shift)(each / ORDERS / ORDERS), size);
+            m.source = (placing){.shift = random_below(3) * (uint32_t)size};
+            m.target = (placing){.shift = random_below(3) * (uint32_t)size, .margin = 64};
+            check_move(client, &h, &m, NULL);
+        }
+        free_split_batch(&h);
+    }
+}
+
 TEST(tokens_may_be_large)
 {
     static const uint64_t large[] = {1000, 4095, 8192, 8193, 65540};

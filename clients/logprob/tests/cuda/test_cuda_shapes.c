@@ -116,22 +116,40 @@ TEST(launch_shapes_of_rearrangements)
                  {4, 4, 8, "bp_rearrange_4"},       {8, 8, 8, "bp_rearrange_8"},       {64, 16, 32, "bp_rearrange_16"},
                  {512, 16, 250, "bp_rearrange_16"}, {8192, 16, 250, "bp_rearrange_16"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const bp_rearrange_work work = {
-            .group = one_of(1000), .token_bytes = cases[i].token_bytes, .word_bytes = cases[i].word_bytes};
+        bp_rearrange_work work = {.group = one_of(1000),
+                                  .token_bytes = cases[i].token_bytes,
+                                  .word_bytes = cases[i].word_bytes,
+                                  .from_stride = (int64_t)cases[i].token_bytes,
+                                  .to_stride = 2 * (int64_t)cases[i].token_bytes};
         assert_ok(engine->ops->rearrange(engine, &work, NULL));
         check_launch(cases[i].name, cases[i].blocks, 128);
+        if (cases[i].token_bytes != cases[i].word_bytes)
+            continue;
+        /* dense: 8192 bytes a block, the first vector of which may begin 15 bytes before the tokens */
+        work.group = one_of(16384 / cases[i].word_bytes - 16 / cases[i].word_bytes + 1);
+        work.to_stride = work.from_stride;
+        assert_ok(engine->ops->rearrange(engine, &work, NULL));
+        check_launch(cases[i].name, 2, 128);
     }
 }
 
 TEST(launch_shapes_of_the_loss)
 {
-    const bp_seed_work seeds = {.group = one_of(1000)};
+    const bp_seed_work seeds = {.group = one_of(4096 - 3)};
     bp_sums_work sums = {.group = one_of(1000)};
     sums.group.count = 7;
+    for (uint32_t s = 0; s < 7; s++)
+        sums.first_piece[s + 1] = s + 1;
+    launches = 0;
     assert_ok(engine->ops->seed(engine, &seeds, NULL));
-    check_launch("bp_seed", 8, 128);
+    check_launch("bp_seed", 2, 128);
     assert_ok(engine->ops->sums(engine, &sums, NULL));
     check_launch("bp_sums", 7, 512);
+    assert_int_equal(launches, 2);
+    sums.first_piece[7] += BP_SUMS_PIECES - 1;
+    assert_ok(engine->ops->sums(engine, &sums, NULL));
+    assert_string_equal(all_launched[2], "bp_sums");
+    check_launch("bp_merge_sums", 7, 512);
 }
 
 /* ---- kernels of log-probabilities ------------------------------------------------------------------------------------ */

@@ -72,7 +72,7 @@ TEST(large_batches_are_like_small_ones)
 {
     static const corpus_options large[] = {
         {.seed = 8, .sequences = 400, .longest = 4, .empty_in_8 = 2, .masked_in_8 = 1},
-        {.seed = 9, .sequences = 3, .longest = 9000},
+        {.seed = 9, .sequences = 3, .longest = 20000}, /* sums in pieces */
     };
     static const uint32_t shapes[][3] = {{1, 1, 1}, {2, 2, 2}, {1, 3, 2}, {1, 8, 1}, {1, 1, 2}};
     for (unsigned i = 0; i < 10; i++) {
@@ -81,6 +81,75 @@ TEST(large_batches_are_like_small_ones)
         check_whole(&c, &t, i);
         free_corpus(&c);
     }
+}
+
+/* Sums of the last of `before` + 1 sequences: those before have one token each. */
+static bp_loss_sequence sums_after(bp_device *device, uint64_t before, uint64_t tokens, const float *values)
+{
+    const uint64_t all = before + tokens;
+    uint64_t *cu = malloc((before + 2) * sizeof *cu);
+    float *logprob = malloc(all * sizeof *logprob);
+    uint8_t *mask = malloc(all);
+    bp_cp_split_config config;
+    bp_loss_config of_loss;
+    bp_cp_split *split;
+    bp_loss *loss;
+    bp_loss_values added;
+    assert_true(cu != NULL && logprob != NULL && mask != NULL);
+    for (uint64_t i = 0; i <= before; i++)
+        cu[i] = i;
+    cu[before + 1] = all;
+    for (uint64_t i = 0; i < all; i++) {
+        logprob[i] = i < before ? 1 : values[i - before];
+        mask[i] = i < before || (i - before) % 5 != 3;
+    }
+    assert_ok(bp_cp_split_config_init(&config, sizeof config));
+    config.cu_seqlens = cu;
+    config.cu_dtype = BP_DTYPE_INT64;
+    config.sequences = before + 1;
+    config.ranks = 1;
+    assert_ok(bp_cp_split_create(&config, &split));
+    assert_ok(bp_loss_config_init(&of_loss, sizeof of_loss));
+    of_loss.max_sequences = before + 1;
+    assert_ok(bp_loss_create(device, &of_loss, &loss));
+    assert_ok(bp_loss_values_init(&added, sizeof added));
+    added.tokens = all;
+    added.mask = (bp_token_values){mask, 0, 1};
+    added.logprob = added.entropy = (bp_token_values){logprob, 0, 1};
+    assert_ok(bp_loss_begin(loss));
+    assert_ok(bp_loss_add(loss, split, &added, NULL));
+    assert_ok(bp_loss_reduce(loss, BP_OK, NULL));
+    const bp_loss_sequence sums = bp_loss_get_info(loss)->sequences[before];
+    bp_loss_destroy(&loss);
+    bp_cp_split_destroy(&split);
+    free(cu);
+    free(logprob);
+    free(mask);
+    return sums;
+}
+
+TEST(a_sequence_has_the_same_bits_anywhere)
+{
+    enum { TOKENS = 30001 }; /* four pieces */
+    static const uint64_t before[] = {1, 2, 119, 120, 131};
+    static float values[TOKENS];
+    bp_host_config config;
+    bp_device *device;
+    assert_ok(bp_host_config_init(&config, sizeof config));
+    assert_ok(bp_device_create_host(&config, &device));
+    seed(77);
+    for (size_t i = 0; i < TOKENS; i++)
+        values[i] = (float)random_below(1000003) / -7919;
+    const bp_loss_sequence alone = sums_after(device, 0, TOKENS, values);
+    double sum = 0;
+    for (size_t i = 0; i < TOKENS; i++)
+        sum += i % 5 != 3 ? values[i] : 0;
+    assert_true(is_close(alone.logprob_sum, sum) && alone.valid == TOKENS - TOKENS / 5);
+    for (size_t i = 0; i < sizeof before / sizeof *before; i++) {
+        const bp_loss_sequence one = sums_after(device, before[i], TOKENS, values);
+        assert_memory_equal(&one, &alone, sizeof one);
+    }
+    bp_device_destroy(&device);
 }
 
 /* ---- counts first -------------------------------------------------------------------------------------------------- */

@@ -89,6 +89,7 @@ const fake_kernel fake_kernels[] = {
     KERNEL(bp_rearrange_work, bp_rearrange_8),
     KERNEL(bp_rearrange_work, bp_rearrange_16),
     KERNEL(bp_sums_work, bp_sums),
+    KERNEL(bp_sums_work, bp_merge_sums),
     KERNEL(bp_seed_work, bp_seed),
     {nullptr, 0, nullptr},
 };
