@@ -269,7 +269,7 @@ BP_DEVICE uint32_t bp_lanes_of_token(uint64_t words)
     return lanes;
 }
 
-/* Where tokens are words one after the other, a lane of a CUDA warp moves vectors of 16 bytes, this many at once. */
+/* A lane of a CUDA warp moves dense tokens, which are words one after the other, as vectors of 16 bytes, this many at once. */
 #define BP_VECTORS_AT_ONCE 4u
 
 BP_DEVICE int bp_is_dense(const bp_rearrange_work *work)

@@ -35,7 +35,7 @@ typedef struct cuda_engine {
     bp_cuda_module *module;
     const bp_cuda_kernel *forward[DTYPES][FORM_COUNT];
     const bp_cuda_kernel *gradient[DTYPES][DTYPES][FORM_COUNT];
-    const bp_cuda_kernel *fused[DTYPES][DTYPES][FORM_COUNT];
+    const bp_cuda_kernel *fused[2][DTYPES][DTYPES][FORM_COUNT]; /* [1]: rows are realigned */
     const bp_cuda_kernel *divergence[DTYPES], *divergence_gradient[DTYPES][DTYPES], *divergence_finish;
     const bp_cuda_kernel *finish;
     const bp_cuda_kernel *columns[DTYPES], *range[DTYPES];
@@ -160,10 +160,25 @@ static bp_status launch_gradient(bp_engine *base, const bp_gradient_work *work, 
 
 /* ---- both passes ----------------------------------------------------------------------------------------------------- */
 
+static uint64_t element_bytes(int32_t dtype)
+{
+    return bp_dtype_bits((bp_dtype)dtype) / 8;
+}
+
 static bool is_aligned(const void *data, int64_t batch_stride, int64_t stride, int32_t dtype)
 {
-    const uint64_t bytes = bp_dtype_bits((bp_dtype)dtype) / 8;
+    const uint64_t bytes = element_bytes(dtype);
     return (((uintptr_t)data | (uint64_t)batch_stride * bytes | (uint64_t)stride * bytes) & 15) == 0;
+}
+
+/* True where each row of the gradient begins as many elements from a vector as that of the logits. */
+static bool are_alike(const bp_logits_work *logits, const bp_gradient_work *gradient)
+{
+    const uint64_t in = element_bytes(logits->dtype), out = element_bytes(gradient->out_dtype);
+    const uint64_t columns = 16 / (in > out ? in : out); /* of a vector */
+    return (((uintptr_t)logits->data / in - (uintptr_t)gradient->out / out) % columns |
+            (uint64_t)(logits->batch_stride - gradient->out_batch_stride) % columns |
+            (uint64_t)(logits->stride - gradient->out_stride) % columns) == 0;
 }
 
 /* Shared memory of a block: the sums of all tiles, and places for tiles, equally many for each warp. 0: too little for one tile a warp, or,
@@ -178,11 +193,11 @@ static uint32_t shared_of_fused(const cuda_engine *engine, uint32_t tiles, uint3
 
 /* Short rows take small blocks, so that several are on a multiprocessor: some read while others write. Where only one fits anyhow, it has all
  * the threads that registers allow. */
-static bool grid_of_fused(const cuda_engine *engine, const bp_logits_work *logits, bp_cuda_grid *grid)
+static bool grid_of_fused(const cuda_engine *engine, const bp_logits_work *logits, bool realigned, bp_cuda_grid *grid)
 {
     static const uint32_t sizes[] = {128, 256, 512};
     const uint64_t tiles = blocks_for(logits->columns, BP_TILE_COLUMNS);
-    const uint32_t tile_bytes = BP_TILE_COLUMNS * bp_dtype_bits((bp_dtype)logits->dtype) / 8;
+    const uint32_t tile_bytes = BP_TILE_COLUMNS * (uint32_t)element_bytes(logits->dtype) + (realigned ? 16 : 0);
     if (tiles > MAX_FUSED_TILES)
         return false;
     grid->shared_bytes = 0;
@@ -205,13 +220,15 @@ static bp_status launch_fused(bp_engine *base, const bp_fused_work *work, bp_str
     const bp_gradient_work *gradient = &work->gradient;
     const bp_logits_work *logits = &forward->logits;
     const int one = form_of_forward(forward), other = form_of_gradient(gradient);
+    const bool realigned =
+        !is_aligned(logits->data, logits->batch_stride, logits->stride, logits->dtype) ||
+        !is_aligned(gradient->out, gradient->out_batch_stride, gradient->out_stride, gradient->out_dtype);
     const bp_cuda_kernel *kernel =
-        engine->fused[dtype_place(logits->dtype)][dtype_place(gradient->out_dtype)][one > other ? one : other];
+        engine
+            ->fused[realigned][dtype_place(logits->dtype)][dtype_place(gradient->out_dtype)][one > other ? one : other];
     const uint64_t rows = cuda_rows_of(&forward->tokens);
     bp_cuda_grid grid = {.blocks = {rows < MAX_BLOCKS ? (uint32_t)rows : MAX_BLOCKS, 1, 1}, .threads = {0, 1, 1}};
-    if (kernel == NULL || !is_aligned(logits->data, logits->batch_stride, logits->stride, logits->dtype) ||
-        !is_aligned(gradient->out, gradient->out_batch_stride, gradient->out_stride, gradient->out_dtype) ||
-        !grid_of_fused(engine, logits, &grid)) {
+    if (kernel == NULL || !are_alike(logits, gradient) || !grid_of_fused(engine, logits, realigned, &grid)) {
         BP_TRY(launch_forward(base, forward, stream));
         return launch_gradient(base, gradient, stream);
     }
@@ -331,13 +348,16 @@ static bp_status find_gradients(cuda_engine *engine, size_t in, size_t out)
         BP_TRY(find_kernel(engine->module, name, &engine->gradient[in][out][form]));
         if (narrows)
             continue;
-        bp_cuda_kernel *fused;
-        uint32_t bytes;
-        snprintf(name, sizeof name, "bp_fused_%s_%s%s", logits, gradient, forms[form]);
-        BP_TRY(bp_cuda_module_kernel(engine->module, name, &fused));
-        BP_TRY(bp_cuda_kernel_allow_shared(fused, &bytes));
-        engine->fused[in][out][form] = fused;
-        engine->shared_bytes = bytes < engine->shared_bytes ? bytes : engine->shared_bytes;
+        for (int realigned = 0; realigned < (form == FORM_GENERAL ? 1 : 2); realigned++) {
+            bp_cuda_kernel *fused;
+            uint32_t bytes;
+            snprintf(name, sizeof name, "bp_fused_%s%s_%s%s", realigned != 0 ? "realigned_" : "", logits, gradient,
+                     forms[form]);
+            BP_TRY(bp_cuda_module_kernel(engine->module, name, &fused));
+            BP_TRY(bp_cuda_kernel_allow_shared(fused, &bytes));
+            engine->fused[realigned][in][out][form] = fused;
+            engine->shared_bytes = bytes < engine->shared_bytes ? bytes : engine->shared_bytes;
+        }
     }
     if (narrows)
         return BP_OK;

@@ -127,6 +127,7 @@ template <class X, form FORM> BP_DEVICE void make_forward(const bp_forward_work 
             continue;
         }
         const char *row = row_of<X>(work.logits, at);
+        const uint32_t skipped = misalignment(row, 16) / X::bytes;
         const float scale = checked_scale_of(work.tokens, at);
         sums all = no_sums();
         for (uint32_t begin = 0; begin < tiles; begin += BP_TILES_KEPT) {
@@ -135,7 +136,7 @@ template <class X, form FORM> BP_DEVICE void make_forward(const bp_forward_work 
                 const uint32_t first = (begin + i) * BP_TILE_COLUMNS;
                 tile_words<X> tile;
                 load_tile<X>(row, columns, first, lane, tile);
-                const sums made = sums_of<X, FORM>(work.logits, tile, lane, columns - first, scale);
+                const sums made = sums_of<X, FORM>(work.logits, tile, lane, skipped, columns - first, scale);
                 if (lane == 0)
                     kept[i] = made;
             }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Results and gradient in one kernel, which reads a row from memory once: a block per row, whose tiles stay in shared memory between both
  * passes, as far as they fit. Tiles that do not fit are read again, from the L2 cache in most cases: the last ones read are the first to be
- * read again. Rows are aligned to 16 bytes. */
+ * read again. Tiles lie in shared memory as in memory: where rows are REALIGNED, each has a vector more, begins `skipped` columns into its place,
+ * and logits and gradient have the same distance, in columns, from an aligned vector. */
 #ifndef BP_LOGPROB_CUDA_FUSED_CUH
 #define BP_LOGPROB_CUDA_FUSED_CUH
 
@@ -15,33 +16,34 @@ namespace device
 
 /* Tiles `warp`, `warp` + `warps`, ... of a row, and their places in shared memory: the first tiles keep theirs, the others share the last two
  * by turns. There are at least two places, or one for each tile. */
-template <class X> struct warp_tiles {
-    static constexpr uint32_t bytes = BP_TILE_COLUMNS * X::bytes;
+template <class X, bool REALIGNED> struct warp_tiles {
+    static constexpr uint32_t bytes = BP_TILE_COLUMNS * X::bytes + (REALIGNED ? 16 : 0);
     const char *row;
     char *places; /* of the block */
-    uint32_t columns, lane, warp, warps, count, kept, places_each;
+    uint32_t columns, skipped, lane, warp, warps, count, kept, places_each;
 };
 
-template <class X> BP_DEVICE uint32_t first_column(const warp_tiles<X> &tiles, uint32_t j)
+template <class X, bool REALIGNED> BP_DEVICE uint32_t first_column(const warp_tiles<X, REALIGNED> &tiles, uint32_t j)
 {
     return (tiles.warp + j * tiles.warps) * BP_TILE_COLUMNS;
 }
 
-template <class X> BP_DEVICE char *place_of_tile(const warp_tiles<X> &tiles, uint32_t j)
+template <class X, bool REALIGNED> BP_DEVICE char *place_of_tile(const warp_tiles<X, REALIGNED> &tiles, uint32_t j)
 {
     const uint32_t place = j < tiles.kept ? j : tiles.kept + ((j - tiles.kept) & 1);
-    return tiles.places + (place * tiles.warps + tiles.warp) * warp_tiles<X>::bytes;
+    return tiles.places + (place * tiles.warps + tiles.warp) * tiles.bytes;
 }
 
-template <class X>
-BP_DEVICE warp_tiles<X> tiles_of_warp(const char *row, uint32_t columns, uint32_t tiles, char *places,
-                                      uint32_t places_bytes)
+template <class X, bool REALIGNED>
+BP_DEVICE warp_tiles<X, REALIGNED> tiles_of_warp(const char *row, uint32_t columns, uint32_t tiles, char *places,
+                                                 uint32_t places_bytes)
 {
     const uint32_t warp = threadIdx.x / BP_LANES, warps = blockDim.x / BP_LANES;
-    const uint32_t each = places_bytes / (warps * warp_tiles<X>::bytes);
+    const uint32_t each = places_bytes / (warps * warp_tiles<X, REALIGNED>::bytes);
     return {row,
             places,
             columns,
+            REALIGNED ? misalignment(row, 16) / X::bytes : 0,
             threadIdx.x % BP_LANES,
             warp,
             warps,
@@ -51,20 +53,24 @@ BP_DEVICE warp_tiles<X> tiles_of_warp(const char *row, uint32_t columns, uint32_
 }
 
 /* Copies tile j to its place, padded with -inf, as one group of copies. */
-template <class X> BP_DEVICE void fetch_tile(const warp_tiles<X> &tiles, uint32_t j)
+template <class X, bool REALIGNED> BP_DEVICE void fetch_tile(const warp_tiles<X, REALIGNED> &tiles, uint32_t j)
 {
     typedef tile_words<X> shape;
-    const uint32_t begin = first_column(tiles, j) + tiles.lane * shape::width;
-    const char *from = tiles.row + static_cast<uint64_t>(begin) * X::bytes;
+    const uint32_t first = first_column(tiles, j), left = tiles.columns - first;
+    const uint32_t begin = first + tiles.lane * shape::width - tiles.skipped; /* wraps around before the row */
+    const char *from = tiles.row + static_cast<int64_t>(static_cast<int32_t>(begin)) * X::bytes;
     char *to = place_of_tile(tiles, j) + tiles.lane * 16;
-    if (tiles.columns - first_column(tiles, j) >= BP_TILE_COLUMNS) {
+    if (REALIGNED ? first > 0 && left >= BP_TILE_COLUMNS + shape::width : left >= BP_TILE_COLUMNS) {
         BP_UNROLL
         for (uint32_t i = 0; i < shape::vectors; i++)
             copy_to_shared(to + i * (16 * BP_LANES), from + i * (16 * BP_LANES));
+        if (REALIGNED && tiles.lane == 0)
+            copy_to_shared(to + shape::vectors * (16 * BP_LANES), from + shape::vectors * (16 * BP_LANES));
         return;
     }
+    const uint32_t vectors = shape::vectors + (REALIGNED && tiles.lane == 0 ? 1 : 0);
     BP_NO_UNROLL
-    for (uint32_t i = 0; i < shape::vectors; i++) {
+    for (uint32_t i = 0; i < vectors; i++) {
         const uint32_t column = begin + i * shape::apart;
         if (column < tiles.columns && tiles.columns - column >= shape::width) {
             copy_to_shared(to + i * (16 * BP_LANES), from + i * (16 * BP_LANES));
@@ -78,9 +84,30 @@ template <class X> BP_DEVICE void fetch_tile(const warp_tiles<X> &tiles, uint32_
 
 /* ---- both passes over them --------------------------------------------------------------------------------------------- */
 
+/* Gives lane 0's vectors the first columns of its next ones, as tile_words has them, or takes them `back`. */
+template <class X> BP_DEVICE void pass_first(char *place, uint32_t skipped, uint32_t lane, bool back)
+{
+    char *at = place + lane * (16 * BP_LANES), *behind = at + 16 * BP_LANES;
+    uint32_t own[4], next[4];
+    const bool has_vector = lane < tile_words<X>::vectors;
+    if (has_vector) {
+        load_shared_words<4>(at, own);
+        load_shared_words<4>(behind, next);
+    }
+    wait_for_warp();
+    if (has_vector && back) {
+        take_first(next, own, skipped * X::bytes);
+        store_shared_words(behind, next);
+    } else if (has_vector) {
+        take_first(own, next, skipped * X::bytes);
+        store_shared_words(at, own);
+    }
+    wait_for_warp();
+}
+
 /* Two tiles are under way while one is summed. */
-template <class X, form FORM>
-BP_DEVICE void sum_tiles(const bp_logits_work &logits, const warp_tiles<X> &tiles, float scale, sums *kept)
+template <class X, form FORM, bool REALIGNED>
+BP_DEVICE void sum_tiles(const bp_logits_work &logits, const warp_tiles<X, REALIGNED> &tiles, float scale, sums *kept)
 {
     for (uint32_t j = 0; j < 2; j++) {
         if (j < tiles.count)
@@ -90,7 +117,16 @@ BP_DEVICE void sum_tiles(const bp_logits_work &logits, const warp_tiles<X> &tile
     for (uint32_t j = 0; j < tiles.count; j++) {
         wait_for_copies<1>();
         const shared_tile<X> tile = {place_of_tile(tiles, j) + tiles.lane * 16};
-        const sums made = sums_of<X, FORM>(logits, tile, tiles.lane, tiles.columns - first_column(tiles, j), scale);
+        if (tiles.skipped != 0) {
+            wait_for_warp();
+            pass_first<X>(place_of_tile(tiles, j), tiles.skipped, tiles.lane, false);
+        }
+        const sums made =
+            sums_of<X, FORM>(logits, tile, tiles.lane, tiles.skipped, tiles.columns - first_column(tiles, j), scale);
+        if (tiles.skipped != 0) {
+            wait_for_warp();
+            pass_first<X>(place_of_tile(tiles, j), tiles.skipped, tiles.lane, true);
+        }
         if (tiles.lane == 0)
             kept[tiles.warp + j * tiles.warps] = made;
         if (j + 2 < tiles.count)
@@ -100,36 +136,56 @@ BP_DEVICE void sum_tiles(const bp_logits_work &logits, const warp_tiles<X> &tile
     wait_for_copies<0>();
 }
 
+/* Vector `at` columns into a place. `length`: columns of the tile; `whole`: all of the vector's are. */
 template <class X, class Y, form FORM>
-BP_DEVICE void store_tile(const bp_logits_work &logits, const row_state &state, const char *place, uint32_t begin,
-                          uint32_t lane, uint32_t columns, char *out)
+BP_DEVICE void store_of_place(const bp_logits_work &logits, const row_state &state, const char *place, uint32_t at,
+                              uint32_t skipped, uint32_t length, bool whole, char *out)
+{
+    typedef piece<X, Y> shape;
+    const uint32_t column = at - skipped; /* of the tile; wraps around before it */
+    uint32_t in[shape::in_words], made[shape::out_words];
+    load_shared_words<shape::in_words>(place + at * X::bytes, in);
+    gradients_of<X, Y, FORM>(logits, state, in, made);
+    if (whole || (column < length && length - column >= shape::columns)) {
+        store_words<shape::out_words>(out + column * Y::bytes, made);
+        return;
+    }
+    BP_UNROLL
+    for (uint32_t i = 0; i < shape::columns; i++) {
+        if (column + i < length)
+            Y::store(out + (column + i) * Y::bytes, made[i / Y::in_word] >> 16 * (i % Y::in_word));
+    }
+}
+
+template <class X, class Y, form FORM, bool REALIGNED>
+BP_DEVICE void store_tile(const bp_logits_work &logits, const row_state &state, const warp_tiles<X, REALIGNED> &tiles,
+                          uint32_t j, char *row_out)
 {
     typedef piece<X, Y> shape;
     constexpr int vectors = static_cast<int>(BP_TILE_COLUMNS / shape::apart);
-    const bool whole = columns - begin >= BP_TILE_COLUMNS;
+    const uint32_t begin = first_column(tiles, j), length = min(tiles.columns - begin, BP_TILE_COLUMNS);
+    const bool whole = !REALIGNED && length == BP_TILE_COLUMNS;
+    const char *place = place_of_tile(tiles, j);
+    char *out = row_out + static_cast<uint64_t>(begin) * Y::bytes;
+    const uint32_t first = tiles.lane * shape::columns;
     BP_UNROLL_BY(4)
-    for (int i = 0; i < vectors; i++) {
-        const uint32_t at = static_cast<uint32_t>(i) * shape::apart + lane * shape::columns, column = begin + at;
-        uint32_t in[shape::in_words], made[shape::out_words];
-        load_shared_words<shape::in_words>(place + at * X::bytes, in);
-        gradients_of<X, Y, FORM>(logits, state, in, made);
-        if (whole)
-            store_words<shape::out_words>(out + static_cast<uint64_t>(column) * Y::bytes, made);
-        else if (column < columns)
-            store_vector<Y, shape::out_words>(out, columns, column, made);
-    }
+    for (int i = 0; i < vectors; i++)
+        store_of_place<X, Y, FORM>(logits, state, place, first + static_cast<uint32_t>(i) * shape::apart, tiles.skipped,
+                                   length, whole, out);
+    if (REALIGNED && first < tiles.skipped)
+        store_of_place<X, Y, FORM>(logits, state, place, first + BP_TILE_COLUMNS, tiles.skipped, length, false, out);
 }
 
 /* From the last tile to the first. Where tile j - 2 has lost its place to tile j, it is read again as soon as j is done; a tile is not
  * written before. */
-template <class X, class Y, form FORM>
-BP_DEVICE void store_tiles(const bp_logits_work &logits, const row_state &state, const warp_tiles<X> &tiles, char *out)
+template <class X, class Y, form FORM, bool REALIGNED>
+BP_DEVICE void store_tiles(const bp_logits_work &logits, const row_state &state, const warp_tiles<X, REALIGNED> &tiles,
+                           char *out)
 {
     for (uint32_t j = tiles.count; j-- > 0;) {
         wait_for_copies<1>();
         wait_for_warp();
-        store_tile<X, Y, FORM>(logits, state, place_of_tile(tiles, j), first_column(tiles, j), tiles.lane,
-                               tiles.columns, out);
+        store_tile<X, Y, FORM>(logits, state, tiles, j, out);
         wait_for_warp();
         if (j >= tiles.places_each)
             fetch_tile(tiles, j - 2);
@@ -138,18 +194,18 @@ BP_DEVICE void store_tiles(const bp_logits_work &logits, const row_state &state,
     wait_for_copies<0>();
 }
 
-template <class X, class Y> BP_DEVICE void store_zero_tiles(const warp_tiles<X> &tiles, char *out)
+template <class X, class Y> BP_DEVICE void store_zero_row(const bp_fused_work &both, const place &at, char *out)
 {
-    const rows row = {tiles.row, out, tiles.columns, 0};
-    for (uint32_t j = 0; j < tiles.count; j++)
-        for (uint32_t half = 0; half < BP_TILE_COLUMNS; half += BP_PIECE_COLUMNS)
-            store_zeros<Y, piece<X, Y>::out_words>(row,
-                                                   first_column(tiles, j) + half + tiles.lane * piece<X, Y>::columns);
+    const gradient_row row = row_at<X, Y>(both.forward.tokens, both.forward.logits, at, out);
+    const uint32_t lane = threadIdx.x % BP_LANES, warp = threadIdx.x / BP_LANES, warps = blockDim.x / BP_LANES;
+    store_head<Y, PLAIN>(row, both.forward.logits, {}, threadIdx.x, 0);
+    for (uint32_t i = warp; i < piece_count(row.body); i += warps)
+        store_zeros<Y, piece<X, Y>::out_words>(row.body, i * BP_PIECE_COLUMNS + lane * piece<X, Y>::columns);
 }
 
 /* ---- rows ---------------------------------------------------------------------------------------------------------- */
 
-template <class X, class Y, form FORM> BP_DEVICE void make_fused(const bp_fused_work &both)
+template <class X, class Y, bool REALIGNED, form FORM> BP_DEVICE void make_fused(const bp_fused_work &both)
 {
     BP_LAUNCH_SHARED(memory); /* sums of the tiles, then tiles */
     BP_SHARED(shared_statistics, passed, 1);
@@ -165,11 +221,11 @@ template <class X, class Y, form FORM> BP_DEVICE void make_fused(const bp_fused_
         const place at = place_of(work.tokens, token);
         const char *row = row_of<X>(logits, at);
         char *out = out_of<Y>(both.gradient.out, at, both.gradient.out_batch_stride, both.gradient.out_stride);
-        const warp_tiles<X> mine =
-            tiles_of_warp<X>(row, columns, tiles, memory + kept_bytes, launch_shared_bytes() - kept_bytes);
+        const warp_tiles<X, REALIGNED> mine =
+            tiles_of_warp<X, REALIGNED>(row, columns, tiles, memory + kept_bytes, launch_shared_bytes() - kept_bytes);
         if (is_masked(work.tokens, at)) {
             write_masked(work.results, work.tokens, at);
-            store_zero_tiles<X, Y>(mine, out);
+            store_zero_row<X, Y>(both, at, out);
             continue;
         }
         const float scale = checked_scale_of(work.tokens, at);

@@ -12,9 +12,13 @@ static_assert(sizeof(bp_seed_work) <= 4096, "a group of sequences is too large f
 
 /* The general form has more to keep in registers, and one block less. `blocks`: on a multiprocessor. */
 #define FORMS(blocks, ...) FORMS_OF(BP_MAX_THREADS, blocks, __VA_ARGS__)
-#define FUSED(x, y) FORMS_OF(BP_FUSED_THREADS, 2, bp_fused_##x##_##y, bp_fused_work, make_fused, device::x, device::y)
+/* The general form of realigned rows would spill registers. */
+#define FUSED(x, y)                                                                                                    \
+    FORMS_OF(BP_FUSED_THREADS, 2, bp_fused_##x##_##y, bp_fused_work, make_fused, device::x, device::y, false)          \
+    FIRST_FORMS(BP_FUSED_THREADS, 2, bp_fused_realigned_##x##_##y, bp_fused_work, make_fused, device::x, device::y,    \
+                true)
 
-#define FORMS_OF(threads, blocks, name, work_type, function, ...)                                                      \
+#define FIRST_FORMS(threads, blocks, name, work_type, function, ...)                                                   \
     BP_KERNEL_OF(threads, blocks) name(BP_ARGUMENT work_type work)                                                     \
     {                                                                                                                  \
         device::function<__VA_ARGS__, device::PLAIN>(work);                                                            \
@@ -22,13 +26,16 @@ static_assert(sizeof(bp_seed_work) <= 4096, "a group of sequences is too large f
     BP_KERNEL_OF(threads, blocks) name##_entropy(BP_ARGUMENT work_type work)                                           \
     {                                                                                                                  \
         device::function<__VA_ARGS__, device::ENTROPY>(work);                                                          \
-    }                                                                                                                  \
+    }
+
+#define FORMS_OF(threads, blocks, name, work_type, function, ...)                                                      \
+    FIRST_FORMS(threads, blocks, name, work_type, function, __VA_ARGS__)                                               \
     BP_KERNEL_OF(threads, (blocks) > 2 ? (blocks)-1 : (blocks)) name##_general(BP_ARGUMENT work_type work)             \
     {                                                                                                                  \
         device::function<__VA_ARGS__, device::GENERAL>(work);                                                          \
     }
 
-FORMS(2, bp_forward_fp32, bp_forward_work, make_forward, device::fp32)
+FORMS(3, bp_forward_fp32, bp_forward_work, make_forward, device::fp32)
 FORMS(6, bp_forward_bf16, bp_forward_work, make_forward, device::bf16)
 FORMS(6, bp_forward_fp16, bp_forward_work, make_forward, device::fp16)
 

@@ -89,7 +89,9 @@ template <form FORM> BP_DEVICE sums merged_by_warp(const sums *list, uint32_t co
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------- */
 
-/* A tile in the registers of a warp: vector i of lane l holds columns [(32 i + l) * width, + width), whatever the alignment of the row. */
+/* A tile in the registers of a warp: vector i of lane l holds columns [(32 i + l) * width, + width). Vectors of a row that is not aligned lie as
+ * in memory, `skipped` columns further left. The first `skipped` columns of lane 0 are then those of its next vector, so that a lane's sums are
+ * over columns of one lane, to which `turn` hands them once a tile. */
 template <class X> struct tile_words {
     static constexpr uint32_t width = 4 * X::in_word; /* columns of a vector */
     static constexpr uint32_t apart = BP_LANES * width;
@@ -123,61 +125,63 @@ template <class X> BP_DEVICE void load_aligned(const char *first, tile_words<X> 
         load_words<4>(first + static_cast<uint32_t>(i) * tile.apart * X::bytes, tile.words[i]);
 }
 
-/* Realigns vectors that were loaded `shift` bytes too far left: each lane is handed the vector after its own. `behind`: the vector after the
- * last. */
-template <class X> BP_DEVICE void shift_tile(tile_words<X> &tile, const char *behind, uint32_t shift, uint32_t lane)
+/* Bits of a vector's word `k` that lie in the first `bytes` of the vector. */
+BP_DEVICE uint32_t first_bits(uint32_t bytes, uint32_t k)
 {
-    uint32_t last[4] = {};
-    if (lane == 0)
-        load_words<4>(behind, last);
-    BP_UNROLL
-    for (int i = 0; i < tile.vectors; i++) {
-        uint32_t next[4];
-        BP_UNROLL
-        for (int k = 0; k < 4; k++) {
-            const uint32_t after = i + 1 < tile.vectors ? tile.words[(i + 1) % tile.vectors][k] : last[k];
-            next[k] = shuffle_next(lane == 0 ? after : tile.words[i][k]);
-        }
-        shifted(tile.words[i], next, shift, tile.words[i]);
-    }
+    const uint32_t in_word = bytes > 4 * k ? min(bytes - 4 * k, 4) : 0;
+    return in_word == 0 ? 0 : 0xffffffffu >> (32 - 8 * in_word);
 }
 
-/* Last tile of an aligned row, padded with -inf. */
-template <class X>
-BP_DEVICE void load_end(const char *row, uint32_t columns, uint32_t begin, uint32_t lane, tile_words<X> &tile)
+/* Replaces the first bytes of `vector` by those of `next`. */
+BP_DEVICE void take_first(uint32_t (&vector)[4], const uint32_t (&next)[4], uint32_t bytes)
 {
-    const uint32_t partial = columns - columns % tile.width;
+    BP_UNROLL
+    for (uint32_t k = 0; k < 4; k++)
+        vector[k] = (vector[k] & ~first_bits(bytes, k)) | (next[k] & first_bits(bytes, k));
+}
+
+/* A tile at an end of its row, padded with -inf. `first`: the lane's first column, which wraps around before the row. */
+template <class X>
+BP_DEVICE void load_end(const char *row, uint32_t columns, uint32_t first, uint32_t skipped, tile_words<X> &tile)
+{
+    const uint32_t partial = columns - (columns + skipped) % tile.width;
     uint32_t end[4];
     load_elements<X, 4>(row, columns, partial, end);
     BP_UNROLL
     for (int i = 0; i < tile.vectors; i++) {
-        const uint32_t column = begin + lane * tile.width + static_cast<uint32_t>(i) * tile.apart;
-        if (column < partial)
+        const uint32_t column = first + static_cast<uint32_t>(i) * tile.apart;
+        const bool whole = column < columns && columns - column >= tile.width;
+        if (whole)
             load_words<4>(row + static_cast<uint64_t>(column) * X::bytes, tile.words[i]);
         BP_UNROLL
         for (int k = 0; k < 4; k++)
-            tile.words[i][k] = column < partial ? tile.words[i][k] : column == partial ? end[k] : X::lowest;
+            tile.words[i][k] = whole ? tile.words[i][k] : column == partial ? end[k] : X::lowest;
     }
+    if (first + skipped == 0 && skipped != 0)
+        load_elements<X, 4>(row, columns, first, tile.words[0]);
 }
 
 template <class X>
 BP_DEVICE void load_tile(const char *row, uint32_t columns, uint32_t begin, uint32_t lane, tile_words<X> &tile)
 {
-    const uint32_t shift = misalignment(row, 16), left = columns - begin;
-    const char *first = row + (static_cast<uint64_t>(begin) + lane * tile.width) * X::bytes;
-    if (shift == 0 && left >= BP_TILE_COLUMNS) {
+    const uint32_t shift = misalignment(row, 16), skipped = shift / X::bytes, left = columns - begin;
+    const char *first = row + (static_cast<uint64_t>(begin) + lane * tile.width) * X::bytes - shift;
+    const bool inside = shift == 0 ? left >= BP_TILE_COLUMNS : begin > 0 && left >= BP_TILE_COLUMNS + tile.width;
+    if (inside)
         load_aligned(first, tile);
-    } else if (shift == 0) {
-        load_end<X>(row, columns, begin, lane, tile);
-    } else if (begin > 0 && left >= BP_TILE_COLUMNS + tile.width) {
-        load_aligned(first - shift, tile);
-        shift_tile(tile, first - shift + BP_TILE_COLUMNS * X::bytes, shift, lane);
-    } else { /* the first and the last tile of unaligned rows */
-        BP_UNROLL
-        for (int i = 0; i < tile.vectors; i++)
-            load_vector<X, 4>(row, columns, begin + lane * tile.width + static_cast<uint32_t>(i) * tile.apart, shift,
-                              tile.words[i]);
-    }
+    else
+        load_end<X>(row, columns, begin + lane * tile.width - skipped, skipped, tile);
+    if (shift == 0 || lane != 0)
+        return;
+    uint32_t behind[4];
+    if (inside)
+        load_words<4>(first + BP_TILE_COLUMNS * X::bytes, behind);
+    else
+        load_elements<X, 4>(row, columns, begin + BP_TILE_COLUMNS - skipped, behind);
+    BP_UNROLL
+    for (int i = 0; i + 1 < tile.vectors; i++)
+        take_first(tile.words[i], tile.words[i + 1], shift);
+    take_first(tile.words[tile.vectors - 1], behind, shift);
 }
 
 /* ---- sums of a tile ------------------------------------------------------------------------------------------------ */
@@ -199,10 +203,32 @@ template <class X, class Tile> BP_DEVICE float largest(const Tile &tile)
     return largest_of_warp(max_nan(x[0], x[X::in_word - 1]));
 }
 
+/* Hands a lane's running sums to the lane and place that they have in an aligned row. */
+template <class X> BP_DEVICE void turn(float (&x)[8], uint32_t skipped)
+{
+    constexpr uint32_t width = tile_words<X>::width;
+    BP_UNROLL
+    for (uint32_t step = width / 2; step > 0; step /= 2) {
+        float turned[8];
+        BP_UNROLL
+        for (uint32_t i = 0; i < 8; i++)
+            turned[i] = (skipped & step) != 0 ? x[i / width * width + (i + step) % width] : x[i];
+        BP_UNROLL
+        for (uint32_t i = 0; i < 8; i++)
+            x[i] = turned[i];
+    }
+    BP_UNROLL
+    for (uint32_t i = 0; i < 8; i++) {
+        const float next = as_float(shuffle_next(as_bits(x[i])));
+        x[i] = i % width + skipped >= width ? next : x[i];
+    }
+}
+
 /* A tile's sums, in all lanes. Eight running sums per lane keep each one short. `left`: columns of the row from the tile's first on; tiles are
  * padded with -inf. */
 template <class X, form FORM, class Tile>
-BP_DEVICE sums sums_of(const bp_logits_work &logits, const Tile &tile, uint32_t lane, uint32_t left, float scale)
+BP_DEVICE sums sums_of(const bp_logits_work &logits, const Tile &tile, uint32_t lane, uint32_t skipped, uint32_t left,
+                       float scale)
 {
     typedef tile_words<X> shape;
     /* rounding and soft cap are monotonic: the largest x is that of the largest logit */
@@ -220,8 +246,9 @@ BP_DEVICE sums sums_of(const bp_logits_work &logits, const Tile &tile, uint32_t 
             for (int j = 0; j < static_cast<int>(X::in_word); j++) {
                 const int to = X::in_word == 2 ? 2 * k + j : 4 * (i & 1) + k;
                 if (FORM == GENERAL) {
-                    const uint32_t column = lane * shape::width + static_cast<uint32_t>(i) * shape::apart +
-                                            static_cast<uint32_t>(k) * X::in_word + static_cast<uint32_t>(j);
+                    const uint32_t in_vector = static_cast<uint32_t>(k) * X::in_word + static_cast<uint32_t>(j);
+                    const uint32_t vector_of = static_cast<uint32_t>(i) + (lane == 0 && in_vector < skipped ? 1 : 0);
+                    const uint32_t column = lane * shape::width + vector_of * shape::apart + in_vector - skipped;
                     x[j] = changed_by<FORM>(logits, x[j]).x;
                     total[to] += column < left ? x[j] : 0;
                     x[j] = column < left ? x[j] : -INFINITY;
@@ -232,6 +259,13 @@ BP_DEVICE sums sums_of(const bp_logits_work &logits, const Tile &tile, uint32_t 
                     weighted[to] = fmaf(e, no_lower(d), weighted[to]);
             }
         }
+    }
+    if (skipped != 0) {
+        turn<X>(sum, skipped);
+        if (FORM >= ENTROPY)
+            turn<X>(weighted, skipped);
+        if (FORM >= GENERAL)
+            turn<X>(total, skipped);
     }
     return {max, sum_of_warp(sum_of_8(sum)), FORM >= ENTROPY ? sum_of_warp(sum_of_8(weighted)) : 0.0f,
             FORM >= GENERAL ? sum_of_warp(sum_of_8(total)) : 0.0f};

@@ -109,17 +109,18 @@ static uint32_t tiles_of(uint32_t columns)
     return (columns + BP_TILE_COLUMNS - 1) / BP_TILE_COLUMNS;
 }
 
-static unsigned shared_bytes(const rows *logits, grid g, uint32_t places)
+static unsigned shared_bytes(const rows *logits, grid g, uint32_t places, bool realigned)
 {
     return tiles_of(logits->columns) * (unsigned)sizeof(bp_partial) +
-           places * g.threads / 32 * BP_TILE_COLUMNS * bp_dtype_bits(logits->dtype) / 8;
+           places * g.threads / 32 * (BP_TILE_COLUMNS * bp_dtype_bits(logits->dtype) / 8 + (realigned ? 16u : 0u));
 }
 
-static void run_fused(const bp_fused_work *work, int32_t form, grid g, unsigned bytes)
+static void run_fused(const bp_fused_work *work, int32_t form, grid g, unsigned bytes, bool realigned)
 {
     char name[64];
-    snprintf(name, sizeof name, "bp_fused_%s_%s%s", bp_dtype_name((bp_dtype)work->forward.logits.dtype),
-             bp_dtype_name((bp_dtype)work->gradient.out_dtype), FORMS[form]);
+    snprintf(name, sizeof name, "bp_fused_%s%s_%s%s", realigned ? "realigned_" : "",
+             bp_dtype_name((bp_dtype)work->forward.logits.dtype), bp_dtype_name((bp_dtype)work->gradient.out_dtype),
+             FORMS[form]);
     run_with(name, g, bytes, work);
 }
 
@@ -131,17 +132,19 @@ static bp_fused_work fused_work(const rows *logits, const statistics *s, int32_t
     return work;
 }
 
-/* `places`: per warp. The upstream gradients of `s` are used, its results are replaced. */
+/* `places`: per warp. The upstream gradients of `s` are used, its results are replaced. `shift`: of the rows, which then have gaps of that many
+ * columns; aligned if it is 0. */
 static void check(const rows *logits, const statistics *s, const rows *expected, const finished *results, int32_t form,
-                  grid g, uint32_t places)
+                  grid g, uint32_t places, uint32_t shift)
 {
-    rows in = moved_rows(logits, 0, gap_of(logits->columns));
-    rows out = empty_rows(expected->dtype, logits->count, logits->columns, 0, gap_of(logits->columns));
+    const uint32_t gap = shift == 0 ? gap_of(logits->columns) : shift;
+    rows in = moved_rows(logits, shift, gap);
+    rows out = empty_rows(expected->dtype, logits->count, logits->columns, shift, gap);
     for (int in_place = 0; in_place <= (in.dtype == out.dtype); in_place++) {
         statistics mine = *s;
         mine.f = new_finished(logits->count, logits->targets_each);
         const bp_fused_work work = fused_work(&in, &mine, form, in_place ? &in : &out);
-        run_fused(&work, form, g, shared_bytes(logits, g, places));
+        run_fused(&work, form, g, shared_bytes(logits, g, places, shift != 0), shift != 0);
         assert_true(finished_are_equal(&mine.f, results));
         assert_true(rows_are_equal(in_place ? &in : &out, expected));
         assert_true(row_gaps_are_whole(in_place ? &in : &out));
@@ -155,7 +158,7 @@ static void check(const rows *logits, const statistics *s, const rows *expected,
 /* Fewer tiles than warps, one tile a warp, tiles that are read again, ends of rows in each of them. */
 TEST(any_part_of_a_row_may_be_kept)
 {
-    static const uint32_t widths[] = {8, 37, 2048, 2056, 4 * 2048 + 5, 9 * 2048 + 1024, 25 * 2048 - 8, 33 * 2048 + 3};
+    static const uint32_t widths[] = {3, 37, 2048, 2056, 4 * 2048 + 5, 9 * 2048 + 1024, 25 * 2048 - 8, 33 * 2048 + 3};
     static const grid grids[] = {{ROWS, 1, 128}, {1, 1, 128}, {2, 1, 256}};
     FOR_PAIRS(p)
     for (size_t w = 0; w < (in_brief() ? 6 : 8); w++) {
@@ -172,8 +175,11 @@ TEST(any_part_of_a_row_may_be_kept)
         make_gradient(&logits, &s, form, &expected, (grid){ROWS, 1, 128});
         for (size_t i = 0; i < 3; i++) {
             const uint32_t each = (tiles_of(widths[w]) + grids[i].threads / 32 - 1) / (grids[i].threads / 32);
-            for (uint32_t places = each < 2 ? each : 2; places <= each; places++)
-                check(&logits, &s, &expected, &results, form, grids[i], places);
+            for (uint32_t places = each < 2 ? each : 2; places <= each; places++) {
+                check(&logits, &s, &expected, &results, form, grids[i], places, 0);
+                if (form != BP_SUMS_TOTAL)
+                    check(&logits, &s, &expected, &results, form, grids[i], places, 1 + (uint32_t)random_below(8));
+            }
         }
         free_rows(&expected);
         free_finished(&results);
@@ -186,26 +192,28 @@ TEST(any_part_of_a_row_may_be_kept)
 TEST(masked_rows_are_zero)
 {
     FOR_PAIRS(p)
-    {
+    for (int32_t form = BP_SUMS_WEIGHTED; form <= BP_SUMS_TOTAL; form++) {
+        const bool realigned = form != BP_SUMS_TOTAL;
+        const uint32_t gap = realigned ? 4 : 5;
         seed(12);
-        rows logits = new_rows(PAIRS[p][0], ROWS, 5003, 0, 5), out = empty_rows(PAIRS[p][1], ROWS, 5003, 0, 5);
+        rows logits = new_rows(PAIRS[p][0], ROWS, 5003, 0, gap), out = empty_rows(PAIRS[p][1], ROWS, 5003, 0, gap);
         set_targets(&logits, 2);
         statistics s = new_statistics(&logits);
         const uint8_t mask[] = {0, 1, 0};
         for (uint32_t v = 0; v < 5003; v++)
             put_element(logits.data, logits.dtype, v, NAN);
         memset(s.f.logprob, 0xff, sizeof(float) * 2 * ROWS);
-        bp_fused_work work = fused_work(&logits, &s, BP_SUMS_TOTAL, &out);
+        bp_fused_work work = fused_work(&logits, &s, form, &out);
         work.forward.tokens.mask = work.gradient.tokens.mask = mask;
         work.forward.tokens.mask_stride = work.gradient.tokens.mask_stride = 1;
-        run_fused(&work, BP_SUMS_TOTAL, (grid){1, 1, 128}, shared_bytes(&logits, (grid){1, 1, 128}, 1));
+        run_fused(&work, form, (grid){1, 1, 128}, shared_bytes(&logits, (grid){1, 1, 128}, 1, realigned), realigned);
         for (uint32_t i = 0; i < ROWS; i++) {
             double sum = 0;
             for (uint32_t v = 0; v < 5003; v++)
                 sum += fabs(element_at(out.data, out.dtype, i * out.stride + v));
             assert_true(mask[i] != 0 ? sum > 0 : sum == 0);
-            const float *of[] = {s.f.entropy, s.f.logsumexp, s.f.mean_logprob, s.f.max, s.f.log_sum, s.f.energy};
-            for (unsigned k = 0; k < 6; k++)
+            const float *of[] = {s.f.entropy, s.f.logsumexp, s.f.max, s.f.log_sum, s.f.energy, s.f.mean_logprob};
+            for (unsigned k = 0; k < (form == BP_SUMS_TOTAL ? 6 : 5); k++)
                 assert_true(mask[i] != 0 ? of[k][i] != 0 : of[k][i] == 0);
             assert_true(mask[i] != 0 || (s.f.logprob[2 * i] == 0 && s.f.logprob[2 * i + 1] == 0));
         }

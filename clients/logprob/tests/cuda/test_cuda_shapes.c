@@ -247,13 +247,14 @@ TEST(launch_shapes_of_both_passes)
 /* Rows that the kernel cannot take are passed over twice. */
 TEST(both_passes_may_be_separate)
 {
-    bp_fused_work works[4];
-    works[0] = works[1] = works[2] = fused_of(BP_DTYPE_BF16, BP_DTYPE_BF16, 1000, 32000);
-    works[3] = fused_of(BP_DTYPE_BF16, BP_DTYPE_BF16, 1000, 524288 + 8);
+    bp_fused_work works[5];
+    works[0] = works[1] = works[2] = works[3] = fused_of(BP_DTYPE_BF16, BP_DTYPE_BF16, 1000, 32000);
+    works[4] = fused_of(BP_DTYPE_BF16, BP_DTYPE_BF16, 1000, 524288 + 8);
     works[0].forward.logits.data = works[0].gradient.logits.data = (const char *)&anything + 2;
     works[1].forward.logits.stride = works[1].gradient.logits.stride = 32001;
     works[2].gradient.out_stride = 32004;
-    for (size_t i = 0; i < 4; i++) {
+    works[3].gradient.out_batch_stride = 1;
+    for (size_t i = 0; i < 5; i++) {
         works[i].gradient.entropy.data = &anything;
         launches = 0;
         assert_ok(engine->ops->fused(engine, &works[i], NULL));
@@ -276,6 +277,29 @@ TEST(both_passes_may_be_separate)
     assert_ok(engine->ops->fused(engine, &works[0], NULL));
     assert_string_equal(launched, "bp_fused_bf16_bf16_general");
     assert_int_equal(launches, 2);
+}
+
+/* Logits and gradient as many elements from a vector. Such tiles take 16 bytes more. */
+TEST(unaligned_rows_take_one_kernel)
+{
+    static const uint64_t columns[] = {50257, 151937};
+    static const uint32_t threads[] = {512, 512}, places[] = {2, 3};
+    for (size_t i = 0; i < 2; i++) {
+        bp_fused_work work = fused_of(BP_DTYPE_BF16, BP_DTYPE_FP32, 1000, columns[i]);
+        const uint32_t tiles = (uint32_t)((columns[i] + 2047) / 2048);
+        launches = 0;
+        assert_ok(engine->ops->fused(engine, &work, NULL));
+        check_launch("bp_fused_realigned_bf16_fp32", 1000, threads[i]);
+        assert_int_equal(grid.shared_bytes, 16 * tiles + places[i] * threads[i] / 32 * (4096 + 16));
+        work.gradient.out_dtype = BP_DTYPE_BF16;
+        work.gradient.entropy.data = &anything;
+        assert_ok(engine->ops->fused(engine, &work, NULL));
+        check_launch("bp_fused_realigned_bf16_bf16_entropy", 1000, threads[i]);
+        assert_int_equal(launches, 2);
+        work.gradient.logsumexp.data = &anything;
+        assert_ok(engine->ops->fused(engine, &work, NULL));
+        assert_string_equal(launched, "bp_gradient_bf16_bf16_general");
+    }
 }
 
 TEST(launch_shapes_of_divergences)

@@ -45,7 +45,8 @@ template <class Work, void (*kernel)(Work)> static constexpr fake_kernel named(c
 }
 
 #define KERNEL(work, name) named<work, name>(#name)
-#define KERNELS(work, name) KERNEL(work, name), KERNEL(work, name##_entropy), KERNEL(work, name##_general)
+#define TWO_KERNELS(work, name) KERNEL(work, name), KERNEL(work, name##_entropy)
+#define KERNELS(work, name) TWO_KERNELS(work, name), KERNEL(work, name##_general)
 
 const fake_kernel fake_kernels[] = {
     KERNELS(bp_forward_work, bp_forward_fp32),
@@ -59,10 +60,15 @@ const fake_kernel fake_kernels[] = {
     KERNELS(bp_gradient_work, bp_gradient_fp32_bf16),
     KERNELS(bp_gradient_work, bp_gradient_fp32_fp16),
     KERNELS(bp_fused_work, bp_fused_fp32_fp32),
+    TWO_KERNELS(bp_fused_work, bp_fused_realigned_fp32_fp32),
     KERNELS(bp_fused_work, bp_fused_bf16_fp32),
+    TWO_KERNELS(bp_fused_work, bp_fused_realigned_bf16_fp32),
     KERNELS(bp_fused_work, bp_fused_bf16_bf16),
+    TWO_KERNELS(bp_fused_work, bp_fused_realigned_bf16_bf16),
     KERNELS(bp_fused_work, bp_fused_fp16_fp32),
+    TWO_KERNELS(bp_fused_work, bp_fused_realigned_fp16_fp32),
     KERNELS(bp_fused_work, bp_fused_fp16_fp16),
+    TWO_KERNELS(bp_fused_work, bp_fused_realigned_fp16_fp16),
     KERNEL(bp_finish_work, bp_finish),
     KERNEL(bp_divergence_work, bp_divergence_fp32),
     KERNEL(bp_divergence_work, bp_divergence_bf16),
