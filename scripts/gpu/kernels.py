@@ -58,7 +58,7 @@ def traffic(name):
 
 
 def threads_of(name):
-    return 512 if name in ("bp_sums", "bp_merge_sums") else 512 if name.startswith("bp_fused") else 128
+    return 512 if name in ("bp_sums", "bp_merge_sums") or name.startswith("bp_fused") else 128
 
 
 def warps_of(registers, threads):

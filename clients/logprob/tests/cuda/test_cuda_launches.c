@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "../support/reference.h"
+#include "kernels.h"
 #include "support/brief.h"
 #include "support/scenarios.h"
 
@@ -222,6 +223,95 @@ TEST(masked_rows_are_zero)
         free_rows(&out);
         free_rows(&logits);
     }
+}
+
+/* ---- traffic --------------------------------------------------------------------------------------------------------- */
+
+/* At most `wanted` bytes an element, and 2 % for ends of rows, targets, and vectors that realigned tiles share. */
+static bool is_about(uint64_t bytes, double wanted, uint64_t elements)
+{
+    const double each = (double)bytes / (double)elements;
+    if (each >= wanted * 0.98 && each <= wanted * 1.02)
+        return true;
+    fprintf(stderr, "%.3f bytes an element instead of %.3f\n", each, wanted);
+    return false;
+}
+
+/* Of aligned and unaligned rows: forward reads them once; both passes at once, too, where all tiles are kept; where each warp keeps two of three
+ * tiles, one is read again. */
+TEST(each_logit_is_read_once)
+{
+    enum { COLUMNS = 12 * 2048 };
+    static const grid g = {ROWS, 1, 128};
+    FOR_PAIRS(p)
+    for (uint32_t shift = 0; shift < 8; shift += 3)
+        for (int32_t form = BP_SUMS_PLAIN; form <= BP_SUMS_WEIGHTED; form++) {
+            const double in_bytes = bp_dtype_bits(PAIRS[p][0]) / 8, out_bytes = bp_dtype_bits(PAIRS[p][1]) / 8;
+            const uint32_t gap = shift == 0 ? 0 : shift;
+            seed(90);
+            rows logits = new_rows(PAIRS[p][0], ROWS, COLUMNS, shift, gap);
+            rows out = empty_rows(PAIRS[p][1], ROWS, COLUMNS, shift, gap);
+            statistics s = new_statistics(&logits);
+            bp_partial partials[ROWS];
+            float targets[ROWS];
+            (void)simt_take_traffic();
+            make_partials(&logits, form, g, partials, targets);
+            assert_true(is_about(simt_take_traffic().loaded, in_bytes, ROWS * COLUMNS));
+            const bp_fused_work work = fused_work(&logits, &s, form, &out);
+            for (uint32_t places = 2; places <= 3; places++) {
+                run_fused(&work, form, g, shared_bytes(&logits, g, places, shift != 0), shift != 0);
+                const simt_traffic both = simt_take_traffic();
+                assert_true(is_about(both.loaded, in_bytes * (places == 3 ? 1 : 4.0 / 3), ROWS * COLUMNS));
+                assert_true(is_about(both.stored, out_bytes, ROWS * COLUMNS));
+            }
+            free_statistics(&s);
+            free_rows(&out);
+            free_rows(&logits);
+        }
+}
+
+/* Seeds move 5 bytes a token and dense tokens twice their bytes, 16 bytes at once where they are stored; shifted by a token, sources are read
+ * twice, the second time from a cache. */
+TEST(small_tokens_move_in_vectors)
+{
+    enum { TOKENS = 65536 };
+    static const uint32_t bytes[] = {1, 2, 4, 8};
+    uint8_t *from = malloc(9 * TOKENS), *to = malloc(9 * TOKENS);
+    assert_true(from != NULL && to != NULL);
+    memset(from, 1, 9 * TOKENS);
+    bp_sequence_group group = {
+        .packed = {0, TOKENS}, .padded = {0, TOKENS}, .padded_tokens = TOKENS, .count = 1, .data = 1, .ranks = 1};
+    for (uint32_t shift = BP_CP_KEEP; shift <= BP_CP_NEXT; shift++)
+        for (size_t i = 0; i < 4; i++) {
+            char name[32];
+            const bp_rearrange_work work = {.group = group,
+                                            .from = from,
+                                            .to = to,
+                                            .from_stride = bytes[i],
+                                            .to_stride = bytes[i],
+                                            .token_bytes = bytes[i],
+                                            .from_order = BP_CP_PACKED,
+                                            .to_order = BP_CP_PADDED,
+                                            .shift = (int32_t)shift,
+                                            .word_bytes = bytes[i]};
+            snprintf(name, sizeof name, "bp_rearrange_%u", bytes[i]);
+            (void)simt_take_traffic();
+            run(name, (grid){4, 1, 128}, &work);
+            const simt_traffic moved = simt_take_traffic();
+            const uint32_t loads = shift == BP_CP_KEEP ? 1 : 2;
+            assert_true(moved.stored == TOKENS * (uint64_t)bytes[i]);
+            assert_true(is_about(moved.loaded, loads * (double)bytes[i], TOKENS));
+            assert_true(moved.accesses <= TOKENS * bytes[i] / 16 * (1 + loads) * 11 / 10);
+        }
+    const bp_seed_work seeds = {
+        .group = group, .mask = from, .seed = (float *)(void *)to, .mask_stride = 1, .seed_stride = 1, .value = 3};
+    run("bp_seed", (grid){4, 1, 128}, &seeds);
+    const simt_traffic moved = simt_take_traffic();
+    assert_true(moved.loaded == TOKENS && moved.stored == 4 * TOKENS && moved.accesses == TOKENS / 2);
+    for (size_t i = 0; i < TOKENS; i++)
+        assert_true(((float *)(void *)to)[i] == 3);
+    free(from);
+    free(to);
 }
 
 /* ---- sums of columns ------------------------------------------------------------------------------------------------- */

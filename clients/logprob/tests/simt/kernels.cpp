@@ -16,6 +16,11 @@ void simt_seed(uint64_t value)
     seed = value;
 }
 
+simt_traffic simt_take_traffic()
+{
+    return {simt::moved.loaded.exchange(0), simt::moved.stored.exchange(0), simt::moved.accesses.exchange(0)};
+}
+
 template <class Work, void (*kernel)(Work)> static void run_kernel(const void *argument)
 {
     kernel(*static_cast<const Work *>(argument));

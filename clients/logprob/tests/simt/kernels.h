@@ -16,6 +16,12 @@ __attribute__((visibility("default"))) extern const fake_kernel fake_kernels[];
 /* Seeds the order of threads and blocks; each launch uses another one. */
 void simt_seed(uint64_t seed);
 
+/* Global memory that kernels accessed since the last call. */
+typedef struct simt_traffic {
+    uint64_t loaded, stored, accesses;
+} simt_traffic;
+simt_traffic simt_take_traffic(void);
+
 #ifdef __cplusplus
 }
 #endif

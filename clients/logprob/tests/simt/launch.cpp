@@ -17,6 +17,7 @@ namespace simt
 
 thread_local position here;
 thread_local index grid, block;
+traffic moved;
 
 static const unsigned LANES = 32;
 

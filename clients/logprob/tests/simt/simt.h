@@ -4,6 +4,7 @@
 #ifndef SIMT_H
 #define SIMT_H
 
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -42,6 +43,24 @@ void end_copies();
 void wait_for_copies(unsigned left);
 void report_misaligned(unsigned bytes);
 
+/* Accesses to global memory, and their bytes, by the functions of device.cuh; elements read through pointers are not counted. */
+struct traffic {
+    std::atomic<uint64_t> loaded, stored, accesses;
+};
+extern traffic moved;
+
+inline void count_load(unsigned bytes)
+{
+    moved.loaded += bytes;
+    moved.accesses++;
+}
+
+inline void count_store(unsigned bytes)
+{
+    moved.stored += bytes;
+    moved.accesses++;
+}
+
 /* A misaligned access ends the program on a GPU. */
 inline void check_alignment(const void *address, unsigned bytes)
 {
@@ -69,14 +88,27 @@ inline void check_alignment(const void *address, unsigned bytes)
 namespace device
 {
 
-template <int WORDS> void load_words(const char *from, uint32_t (&words)[WORDS])
+template <int WORDS> void load_shared_words(const char *from, uint32_t (&words)[WORDS])
 {
     simt::check_alignment(from, 4 * WORDS);
     std::memcpy(words, from, sizeof words);
 }
 
+BP_DEVICE void store_shared_words(char *to, const uint32_t (&words)[4])
+{
+    simt::check_alignment(to, sizeof words);
+    std::memcpy(to, words, sizeof words);
+}
+
+template <int WORDS> void load_words(const char *from, uint32_t (&words)[WORDS])
+{
+    simt::count_load(4 * WORDS);
+    load_shared_words<WORDS>(from, words);
+}
+
 template <int WORDS> void store_words(char *to, const uint32_t (&words)[WORDS])
 {
+    simt::count_store(4 * WORDS);
     simt::check_alignment(to, 4 * WORDS);
     std::memcpy(to, words, sizeof words);
 }
@@ -86,20 +118,11 @@ BP_DEVICE uint32_t launch_shared_bytes()
     return simt::launch_shared_bytes();
 }
 
-template <int WORDS> void load_shared_words(const char *from, uint32_t (&words)[WORDS])
-{
-    load_words<WORDS>(from, words);
-}
-
-BP_DEVICE void store_shared_words(char *to, const uint32_t (&words)[4])
-{
-    store_words<4>(to, words);
-}
-
 BP_DEVICE void copy_to_shared(char *to, const char *from)
 {
     simt::check_alignment(to, 16);
     simt::check_alignment(from, 16);
+    simt::count_load(16);
     simt::copy_later(to, from, 16);
 }
 
@@ -115,11 +138,13 @@ template <int LEFT> void wait_for_copies()
 
 BP_DEVICE uint32_t load_1(const char *from)
 {
+    simt::count_load(1);
     return static_cast<uint8_t>(*from);
 }
 
 BP_DEVICE uint32_t load_2(const char *from)
 {
+    simt::count_load(2);
     uint16_t value;
     simt::check_alignment(from, sizeof value);
     std::memcpy(&value, from, sizeof value);
@@ -128,6 +153,7 @@ BP_DEVICE uint32_t load_2(const char *from)
 
 BP_DEVICE uint32_t load_4(const char *from)
 {
+    simt::count_load(4);
     uint32_t value;
     simt::check_alignment(from, sizeof value);
     std::memcpy(&value, from, sizeof value);
@@ -136,11 +162,13 @@ BP_DEVICE uint32_t load_4(const char *from)
 
 BP_DEVICE void store_1(char *to, uint32_t value)
 {
+    simt::count_store(1);
     *to = static_cast<char>(value);
 }
 
 BP_DEVICE void store_2(char *to, uint32_t value)
 {
+    simt::count_store(2);
     const uint16_t half = static_cast<uint16_t>(value);
     simt::check_alignment(to, sizeof half);
     std::memcpy(to, &half, sizeof half);
@@ -148,6 +176,7 @@ BP_DEVICE void store_2(char *to, uint32_t value)
 
 BP_DEVICE void store_4(char *to, uint32_t value)
 {
+    simt::count_store(4);
     simt::check_alignment(to, sizeof value);
     std::memcpy(to, &value, sizeof value);
 }
