@@ -96,6 +96,7 @@ template <class X> struct tile_words {
     static constexpr uint32_t width = 4 * X::in_word; /* columns of a vector */
     static constexpr uint32_t apart = BP_LANES * width;
     static constexpr int vectors = static_cast<int>(BP_TILE_COLUMNS / apart), at_once = vectors;
+    static constexpr bool clamps_first = true;
     uint32_t words[vectors][4];
 
     BP_DEVICE void get(const tile_words &tile, int i, uint32_t (&vector)[4])
@@ -108,7 +109,8 @@ template <class X> struct tile_words {
 
 /* The same in shared memory, from the lane's first vector on. */
 template <class X> struct shared_tile {
-    static constexpr int at_once = 2; /* vectors in registers */
+    static constexpr int at_once = 2;           /* vectors in registers */
+    static constexpr bool clamps_first = false; /* tiles can be summed again, and instructions are the limit */
     const char *first;
 
     BP_DEVICE void get(const shared_tile &tile, int i, uint32_t (&vector)[4])
@@ -224,11 +226,11 @@ template <class X> BP_DEVICE void turn(float (&x)[8], uint32_t skipped)
     }
 }
 
-/* A tile's sums, in all lanes. Eight running sums per lane keep each one short. `left`: columns of the row from the tile's first on; tiles are
- * padded with -inf. */
-template <class X, form FORM, class Tile>
-BP_DEVICE sums sums_of(const bp_logits_work &logits, const Tile &tile, uint32_t lane, uint32_t skipped, uint32_t left,
-                       float scale)
+/* Eight running sums per lane keep each one short. CLAMPS: d of -inf, whose product with e = 0 would be NaN. Other d that are clamped change no
+ * bits. */
+template <class X, form FORM, bool CLAMPS, class Tile>
+BP_DEVICE sums clamped_sums_of(const bp_logits_work &logits, const Tile &tile, uint32_t lane, uint32_t skipped,
+                               uint32_t left, float scale)
 {
     typedef tile_words<X> shape;
     /* rounding and soft cap are monotonic: the largest x is that of the largest logit */
@@ -256,7 +258,7 @@ BP_DEVICE sums sums_of(const bp_logits_work &logits, const Tile &tile, uint32_t 
                 const float d = (x[j] - from) * scale, e = exp2_fast(d * LOG2_E);
                 sum[to] += e;
                 if (FORM >= ENTROPY)
-                    weighted[to] = fmaf(e, no_lower(d), weighted[to]);
+                    weighted[to] = fmaf(e, CLAMPS ? no_lower(d) : d, weighted[to]);
             }
         }
     }
@@ -269,6 +271,18 @@ BP_DEVICE sums sums_of(const bp_logits_work &logits, const Tile &tile, uint32_t 
     }
     return {max, sum_of_warp(sum_of_8(sum)), FORM >= ENTROPY ? sum_of_warp(sum_of_8(weighted)) : 0.0f,
             FORM >= GENERAL ? sum_of_warp(sum_of_8(total)) : 0.0f};
+}
+
+/* A tile's sums, in all lanes. `left`: columns of the row from the tile's first on; tiles are padded with -inf. */
+template <class X, form FORM, class Tile>
+BP_DEVICE sums sums_of(const bp_logits_work &logits, const Tile &tile, uint32_t lane, uint32_t skipped, uint32_t left,
+                       float scale)
+{
+    if (FORM == PLAIN || Tile::clamps_first)
+        return clamped_sums_of<X, FORM, true>(logits, tile, lane, skipped, left, scale);
+    const sums made = clamped_sums_of<X, FORM, false>(logits, tile, lane, skipped, left, scale);
+    return made.weighted == made.weighted ? made
+                                          : clamped_sums_of<X, FORM, true>(logits, tile, lane, skipped, left, scale);
 }
 
 } // namespace device
