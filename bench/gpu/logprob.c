@@ -227,13 +227,13 @@ static void shape(const gpu *g, const variant *v, uint64_t sequence, uint64_t vo
     bp_device_destroy(&device);
 }
 
-/* Most important shapes first, in all variants. */
+/* Changed and most important shapes first, in all variants. */
 void gpu_logprob(const gpu *g)
 {
     static const struct {
         uint64_t sequence, vocab;
         size_t variants;
-    } shapes[] = {{65536, 128000, VARIANTS}, {32768, 151936, VARIANTS}, {32768, 50257, VARIANTS}, {32768, 32000, 1},
+    } shapes[] = {{32768, 50257, VARIANTS}, {65536, 128000, VARIANTS}, {32768, 151936, VARIANTS}, {32768, 32000, 1},
                   {32768, 64000, 1},         {32768, 128000, 1},        {65536, 32000, 1},        {65536, 64000, 1},
                   {131072, 32000, 1},        {131072, 64000, 1},        {131072, 128000, 1}};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)

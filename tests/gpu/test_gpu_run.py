@@ -530,7 +530,10 @@ class RehearsalTest(unittest.TestCase):
         order = list(seen)
         self.assertLess(order.index("logprob"), order.index(measured[0]))
         self.assertTrue(measured[0].startswith("figures gpu: logprob"))
-        self.assertLess(order.index(measured[0]), order.index("rules-driver"))
+        changed = [name for name in order if name.startswith(("figures gpu: loss", "figures gpu: rearrange"))]
+        first = order.index(measured[0])
+        self.assertEqual(order[first + proof.VARIANTS:first + proof.VARIANTS + len(changed)], changed)
+        self.assertLess(order.index(changed[-1]), order.index("rules-driver"))
         self.assertLess(order.index("rules-driver"), order.index("pool-contract"))
         self.assertLess(order.index("fsdp_train"), order.index("rules-nccl"))
         self.assertEqual(order[-3:-1], [f"compute-sanitizer {tool}: test_gpu_logprob"
