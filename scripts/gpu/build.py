@@ -13,6 +13,7 @@ from parts import last_line
 
 # The emulated driver and what stands in for NVIDIA's other libraries: a rehearsal's GPU.
 DRIVER, NCCL, NVML = "tests/fakes/cuda/libcuda.so.1", "tests/fakes/nccl/libnccl.so.2", "tests/fakes/nvml/libnvidia-ml.so.1"
+RUNTIME = "tests/fakes/cudart/libcudart.so.13"  # of PyTorch's allocator
 CUBLAS = "tests/fakes/cublas/libcublas.so.13"
 RULES_KERNELS, LOGPROB_KERNELS = "tests/fakes/cuda/libfake_cuda_kernels.so", "clients/logprob/tests/simt/libfake_logprob_kernels.so"
 TRAIN_KERNELS = "tests/libfake_train_kernels.so"

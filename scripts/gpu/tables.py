@@ -53,7 +53,7 @@ def table(columns, rows):
 # Members of a row that are shown beside its time, and their names.
 SHOWN = {"ranks": "ranks", "peak_torch_bytes": "PyTorch's peak", "peak_driver_bytes": "driver's peak",
          "used_bytes_of_the_training": "driver's peak", "pool_bytes": "pool", "torch_peak_reserved_bytes": "PyTorch reserved",
-         "reserved_peak_bytes": "reserved", "live_peak_bytes": "live at the peak", "slab_bytes": "slab", "served_share": "share served",
+         "reserved_peak_bytes": "reserved", "live_peak_bytes": "live at the peak", "slab_bytes": "slab", "unaccounted_growth_bytes": "kept by the driver", "served_share": "share served",
          "waits_per_step": "waits a step", "covered_share": "share of communication covered", "freed_bytes": "freed", "gib_per_s": "GiB/s", "tokens_per_s": "tokens/s",
          "largest_batch": "largest batch", "smallest_that_fails": "smallest that fails", "limit_bytes": "limit",
          "pool_peak_bytes": "pool", "grad_made_in": "gradient made in",

@@ -59,7 +59,7 @@ class Python:
 def build_part(context):
     """The shared libraries of the package; in a rehearsal also the emulated ones."""
     return Part("build", 300, lambda running: context.build.make(
-        running, lambda made: [*made.libraries(), *made.command(), *([build.DRIVER, build.NCCL, build.NVML] if made.emulated else ())]))
+        running, lambda made: [*made.libraries(), *made.command(), *([build.DRIVER, build.RUNTIME, build.NCCL, build.NVML] if made.emulated else ())]))
 
 
 OUTCOME = re.compile(r"^(\S+::.+?) (PASSED|FAILED|SKIPPED|ERROR|XFAIL|XPASS)(?: +\((.*)\))?", re.MULTILINE)
@@ -100,6 +100,7 @@ def parts(context):
     context.describe_emulated()
     python = Python(context)
     yield python.part()
+    yield python.script("pool tensors", 20, "pool_tensors.py")
     few = ["-k", FEW] if context.rehearse else []
     for room, names in (("logprob", ("logprob_device", "logprob_values", "logprob_autograd", "logprob_head", "logprob_saved")),
                         ("pools", ("views", "pluggable_allocator"))):

@@ -205,3 +205,8 @@ def install(peer):
     sys.meta_path.insert(0, Hook(replacements.REPLACED.get(peer, {})))
     sys.meta_path.append(Absent(os.environ["BUCKETPOOL_PEER_COPY"]))
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # tests compile what they compare with
+    if sys.version_info < (3, 12):  # pydantic refuses the TypedDict of older versions, which SkyRL's models have
+        import typing
+
+        import typing_extensions
+        typing.TypedDict = typing_extensions.TypedDict

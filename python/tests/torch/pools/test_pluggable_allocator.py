@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions that PyTorch loads for a MemPool, serving segments on the emulated driver."""
+"""The functions that PyTorch loads for a MemPool, on a GPU or on the emulated driver."""
 
+import json
 import os
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from bucketpool import InvalidArgument, NoDevice
 from bucketpool._library import core
 from bucketpool.torch.allocator import pluggable_allocator, serving
 from devices import cpu_only
+from places import ROOT
 
 LIBRARY = core()._name
+BENCH = os.path.join(ROOT, "bench", "torch")
 BUILD = os.environ.get("BUCKETPOOL_BUILD") or os.path.dirname(os.path.dirname(LIBRARY))
 
 
@@ -81,94 +84,54 @@ def test_segments_on_emulated_driver(how):
     assert done.returncode == 0 and done.stdout == "served\n", done.stdout + done.stderr
 
 
-SERVED = """
-from support import small_plan
-import bucketpool as bp
-from bucketpool.torch.allocator import serving
-MIB = 1 << 20
+def pool_tensors(path, *command, **environment):
+    """Runs bench/torch/pool_tensors.py: how it ended, and its document."""
+    done = subprocess.run([sys.executable, *command, "--json", path], capture_output=True, text=True, timeout=600,
+                          env={**os.environ, "BUCKETPOOL_BUILD": BUILD, **environment})
+    assert path.exists(), done.stdout + done.stderr
+    return done, json.loads(path.read_text())
 
 
-def slab_of(megabytes):
-    \"\"\"A pool whose persistent request serves PyTorch.\"\"\"
-    pool = bp.Pool(bp.Device.cuda(0), small_plan()[2], persistent_bytes=megabytes * MIB)
-    return pool, pool.bind("", 0, "param", "fp8_e4m3", megabytes * MIB, placement="persistent")
+def test_tensors_of_pool(tmp_path):
+    """The program's checks: nobody holds memory after a round, and rounds after the first, which loads kernels, keep none."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    done, document = pool_tensors(tmp_path / "report.json", os.path.join(BENCH, "pool_tensors.py"), "--device", device)
+    assert done.returncode == 0 and len(document["checks"]) == 6, done.stdout + done.stderr
+    rows = {row["name"]: row for row in document["figures"] if row["group"] == "round 3"}
+    assert rows["Pool"]["slab_bytes"] >= 512 << 20 and rows["Pool.close"]["slab_bytes"] == 0
+    assert rows["a tensor that does not fit"]["torch_reserved_bytes"] == rows["tensors in the pool"]["served_bytes"] > 80 << 20
+    outside = rows["a tensor outside"]
+    assert outside["torch_reserved_bytes"] - outside["served_bytes"] == 20 << 20  # PyTorch's segment of a tensor of 4 MiB
+
+
+LEAK = """
+import ctypes, sys
+sys.path.insert(0, {folder!r})
+import pool_tensors
+whole = pool_tensors.one_round
+
+def leaks(ledger, kernels):
+    whole(ledger, kernels)
+    address = ctypes.c_uint64()
+    assert ctypes.CDLL("libcuda.so.1").cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(16 << 20)) == 0
+    ledger.note("a leak", pool_tensors.LIBRARY)
+
+pool_tensors.one_round = leaks
+sys.exit(pool_tensors.main())
 """
-
-SEGMENTS_OF_A_POOL = SERVED + """
-from bucketpool._library import core
-pool, request = slab_of(64)
-address, size = pool.address(request)
-memory = serving(pool=pool, request=request)
-segment = core().bp_torch_malloc(20 * MIB, 0, None)
-assert address <= segment and segment + 20 * MIB <= address + size, (segment, address, size)
-assert memory.statistics.live_bytes == 20 * MIB
-core().bp_torch_free(segment, 20 * MIB, 0, None)
-assert memory.statistics.live_bytes == 0
-memory.stop()
-print("served")
-"""
-
-TENSORS_OF_A_POOL = SERVED + """
-import torch
-torch.cuda.init()
-for tensor in torch.full((20 << 20,), 9, dtype=torch.int32, device="cuda"), torch.zeros(1 << 20, device="cuda"):
-    assert not bool((tensor == 8).all())  # the driver loads kernels at their first launch, and they take memory
-torch.cuda._sleep(1)
-del tensor
-torch.cuda.empty_cache()
-warm = bp.Device.cuda(0)
-before = torch.cuda.mem_get_info()[0]
-pool, request = slab_of(512)
-address, size = pool.address(request)
-assert before - torch.cuda.mem_get_info()[0] >= 512 * MIB
-memory = serving(pool=pool, request=request)
-with torch.cuda.use_mem_pool(memory.mem_pool):
-    tensors = [torch.full((numel,), number, dtype=torch.int32, device="cuda")
-               for number, numel in enumerate([5, 1 << 20, 20 << 20, 3333])]
-    try:
-        torch.empty(1024 * MIB, dtype=torch.uint8, device="cuda")
-        raise SystemExit("1 GiB came from a slab of 512 MiB")
-    except torch.OutOfMemoryError:
-        pass
-outside = torch.zeros(1 << 20, device="cuda")
-assert not address <= outside.data_ptr() < address + size
-for number, tensor in enumerate(tensors):
-    begin, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
-    assert address <= begin and end <= address + size, (begin, end, address, size)
-    assert bool((tensor == number).all())
-assert memory.statistics.live_segments > 0 and memory.statistics.refused > 0
-side = torch.cuda.Stream()
-with torch.cuda.use_mem_pool(memory.mem_pool), torch.cuda.stream(side):
-    torch.cuda._sleep(3_000_000)
-    late = torch.full((20 << 20,), 9, dtype=torch.int32, device="cuda")
-side.synchronize()
-assert bool((late == 9).all()) and address <= late.data_ptr() < address + size
-del tensor, tensors, late
-torch.cuda.synchronize()
-torch.cuda.empty_cache()
-memory.stop()
-pool.close()
-torch.cuda.synchronize()
-after = torch.cuda.mem_get_info()[0]
-assert after >= before - 64 * MIB, (before, after)
-print("served")
-"""
-
-
-def run_served(code, **environment):
-    done = subprocess.run([sys.executable, "-c", code, "pool"], capture_output=True, text=True, timeout=600,
-                          env={**os.environ, **environment})
-    assert done.returncode == 0 and done.stdout == "served\n", done.stdout + done.stderr
 
 
 @cpu_only("for machines without a GPU")
-def test_segments_of_pool_on_emulated_driver():
-    run_served(SEGMENTS_OF_A_POOL, LD_LIBRARY_PATH=os.path.join(BUILD, "tests", "fakes", "cuda"))
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_tensors_of_pool():
-    run_served(TENSORS_OF_A_POOL)
+def test_lost_memory_of_pool_is_named(tmp_path):
+    """Memory that each round loses is found, and the statement that keeps it."""
+    fakes = [os.path.join(BUILD, "tests", "fakes", path) for path in ("cuda/libcuda.so.1", "cudart/libcudart.so.13")]
+    done, document = pool_tensors(tmp_path / "report.json", "-c", LEAK.format(folder=BENCH), "--device", "cuda", "--without-kernels",
+                                  LD_PRELOAD=":".join(fakes), FAKE_CUDA=f"memory={8 << 30},granularity=2097152,poison=0")
+    failed = {check["name"]: check["reason"] for check in document["checks"] if check["outcome"] == "failed"}
+    found = "16.0 MiB: +16.0 at a leak"
+    assert done.returncode == 1 and failed == {
+        "round 2: the library's statements keep nothing": found, "round 2 keeps nothing": found,
+        "round 3: the library's statements keep nothing": found, "round 3 keeps nothing": found}, done.stdout + done.stderr
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
