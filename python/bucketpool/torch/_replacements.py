@@ -7,7 +7,7 @@ has to compute this call.
 """
 
 import os
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from ..errors import InvalidArgument
 from . import _tensors, logprob
 from ._passes import through_operator
+from .distillation import linear_topk_logprobs
 
 Module = Dict[str, Any]
 KERNELS: List[str] = []  # of the library, for GPUs; adopt.py sets it
@@ -36,8 +37,9 @@ def _not_ours(logits: Any, labels: Any = None, temperature: Any = 1.0, mask: Any
         return f"{name} of {logits.dtype}"
     if logits.device.type not in ("cpu", "cuda") or logits.device.type == "cuda" and not KERNELS:
         return f"{name} on {logits.device.type}, for which this build of bucketpool has no kernels"
-    if logits.dim() < 2 or logits.numel() == 0:
-        return f"{name} of {logits.dim()} dimensions" if logits.dim() < 2 else f"{name} without elements"
+    least = 1 if labels is None else 2
+    if logits.dim() < least or logits.numel() == 0:
+        return f"{name} of {logits.dim()} dimensions" if logits.dim() < least else f"{name} without elements"
     if type(temperature) not in (int, float) or not 2e-38 < temperature < 8e37:
         return f"temperature is not a positive number, but a {type(temperature).__name__}"
     if labels is not None:
@@ -71,9 +73,10 @@ def _softmax_dtype(logits: torch.Tensor) -> torch.dtype:
     return F.log_softmax(logits.new_empty(0, 1), -1).dtype
 
 
-def _product_dtype(hidden: torch.Tensor) -> torch.dtype:
-    kind = hidden.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+def _product_dtype(weight: torch.Tensor) -> torch.dtype:
+    """Of hidden states, which are cast to the weight's dtype, and the weight."""
+    kind = weight.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
 
 
 # ---- TRL -------------------------------------------------------------------------------------------------------------
@@ -204,9 +207,9 @@ def skyrl_chunks(module: Module, vocab_parallel_logits: Any, target: Any, vocab_
 def skyrl_head(module: Module, hidden: Any, weight: Any, target: Any, vocab_start_index: Any, vocab_end_index: Any,
                chunk_size: Any, tp_group: Any, inference_only: Any = False) -> Any:
     reason = _not_ours(hidden, target, name="hidden states") or _not_ours(weight, name="weights")
-    if reason or hidden.dtype != weight.dtype:
-        return reason or f"hidden states of {hidden.dtype} and weights of {weight.dtype}"
-    dtype = _product_dtype(hidden)  # of their logits
+    if reason:
+        return reason
+    dtype = _product_dtype(weight)  # of their logits
     return logprob.linear_logprobs(hidden, weight, target, group=_group(tp_group), vocab_start_index=vocab_start_index,
                                    vocab_end_index=vocab_end_index, chunk_size=chunk_size, ignore_index=None,
                                    outside="mask", inference_only=inference_only, partial_hidden_grad=True,
@@ -237,40 +240,107 @@ def areal_both(module: Module, logits: Any, labels: Any, temperature: Any = 1.0,
 
 # ---- Liger Kernel ----------------------------------------------------------------------------------------------------
 
+LOGITS = logprob.logprobs_from_logits, logprob.token_statistics
+HEAD = logprob.linear_logprobs, logprob.linear_token_statistics
 
-def _smoothed(logits: Any, target: Any, label_smoothing: Any, lse_square_scale: Any,
-              **options: Any) -> Tuple[torch.Tensor, Optional[torch.Tensor]]:
-    """The loss of each token in float32, and its z-loss."""
+
+class _Losses(NamedTuple):
+    """Of each token, in float32. z_losses: None without them."""
+
+    logprobs: torch.Tensor
+    losses: torch.Tensor
+    z_losses: Optional[torch.Tensor]
+
+
+def _smoothed(functions: Any, inputs: Tuple[Any, ...], label_smoothing: Any, lse_square_scale: Any,
+              **options: Any) -> _Losses:
+    logprobs, statistics = functions
     if not label_smoothing and not lse_square_scale:
-        return -logprob.logprobs_from_logits(logits, target, **options), None
-    of_token = logprob.token_statistics(logits, target, **options)
-    z_loss = lse_square_scale * of_token.logsumexp.square()
-    loss = (label_smoothing - 1) * of_token.logprobs + z_loss
-    return loss - label_smoothing * of_token.mean_logprobs if label_smoothing else loss, z_loss
+        plain = logprobs(*inputs, **options)
+        return _Losses(plain, -plain, None)
+    of_token = statistics(*inputs, **options)
+    losses = (label_smoothing - 1) * of_token.logprobs
+    return _Losses(of_token.logprobs, losses - label_smoothing * of_token.mean_logprobs if label_smoothing else losses,
+                   lse_square_scale * of_token.logsumexp.square())
+
+
+def _reduced(found: _Losses, target: torch.Tensor, kept: torch.Tensor, weight: Any, reduction: str,
+             scales: Any = None) -> Tuple[torch.Tensor, torch.Tensor]:
+    """Liger's loss with its z-loss, and the z-loss alone. A mean of losses is over their class weights, one of
+    z-losses over tokens.
+    """
+    losses, z_losses, tokens = found.losses, found.z_losses, kept.sum()
+    over = count = tokens.clamp(min=1)
+    if weight is not None:
+        factors = weight.detach().float()[target.where(kept, 0).clamp(0, len(weight) - 1)] * kept
+        losses, over = losses * factors, torch.where(tokens > 0, factors.sum(), 1.0)
+
+    def summed(values: torch.Tensor, divisor: torch.Tensor) -> torch.Tensor:
+        values = values if scales is None else values * scales
+        if reduction == "none":
+            return values
+        return values.sum() / divisor if reduction == "mean" else values.sum()
+
+    loss = summed(losses, over)
+    if z_losses is None:
+        return loss, torch.zeros_like(loss)
+    z_loss = summed(z_losses, count)
+    return loss + z_loss, z_loss.detach()
+
+
+def _predictions(predicted: torch.Tensor, target: torch.Tensor, kept: torch.Tensor, reduction: str) -> Tuple[Any, Any]:
+    """Liger's accuracy, and the ids of the largest logits, -1 for ignored tokens."""
+    right = ((predicted == target) & kept).float()
+    return right if reduction == "none" else right.sum() / kept.sum(), predicted.where(kept, -1)
+
+
+def _not_liger(columns: int, weight: Any, label_smoothing: Any, reduction: Any, soft_cap: Any) -> Optional[str]:
+    asked = {f"reduction {reduction}": reduction not in REDUCTIONS,
+             "a soft cap that is not positive": soft_cap is not None and not soft_cap > 0,
+             "label smoothing over class weights": weight is not None and label_smoothing,
+             "class weights of another shape than the classes":
+             weight is not None and (not isinstance(weight, torch.Tensor) or weight.shape != (columns, ))}
+    return next((name for name, is_asked in asked.items() if is_asked), None)
 
 
 def liger_loss(module: Module, _input: Any, target: Any, weight: Any, ignore_index: Any = -100,
                lse_square_scale: Any = 0.0, label_smoothing: Any = 0.0, reduction: Any = "mean", softcap: Any = None,
                return_z_loss: Any = False, return_token_accuracy: Any = False,
                return_predicted_tokens: Any = False) -> Any:
-    asked = {"class weights": weight is not None, "token accuracies": return_token_accuracy,
-             "predicted tokens": return_predicted_tokens, f"reduction {reduction}": reduction not in REDUCTIONS,
-             "a soft cap that is not positive": softcap is not None and not softcap > 0}
-    reason = _not_ours(_input, target) or next((name for name, is_asked in asked.items() if is_asked), None)
+    reason = _not_ours(_input, target) or _not_liger(_input.shape[-1], weight, label_smoothing, reduction, softcap)
     if reason or _input.dim() != 2:
         return reason or f"logits of {_input.dim()} dimensions"
-    values, z_values = _smoothed(_input, target, label_smoothing, lse_square_scale, soft_cap=softcap,
-                                 in_place=_overwritable(_input), **{**EVERY_ID, "ignore_index": ignore_index})
-    kept = (target != ignore_index).sum().clamp(min=1)
+    found = _smoothed(LOGITS, (_input, target), label_smoothing, lse_square_scale, soft_cap=softcap,
+                      in_place=_overwritable(_input), **{**EVERY_ID, "ignore_index": ignore_index})
+    kept = target != ignore_index
+    loss, z_loss = [one.to(_input.dtype) for one in _reduced(found, target, kept, weight, reduction)]
+    accuracy, predicted = None, None
+    if return_token_accuracy or return_predicted_tokens:
+        accuracy, predicted = _predictions(_input.detach().argmax(-1), target, kept, reduction)
+    return (loss, z_loss if return_z_loss else None, accuracy if return_token_accuracy else None,
+            predicted if return_predicted_tokens else None)
 
-    def reduced(values: torch.Tensor) -> torch.Tensor:
-        summed = values if reduction == "none" else values.sum()
-        return (summed / kept if reduction == "mean" else summed).to(_input.dtype)
 
-    z_loss = None
-    if return_z_loss:
-        z_loss = reduced((torch.zeros_like(values) if z_values is None else z_values).detach())
-    return reduced(values), z_loss, None, None
+def liger_head(module: Module, _input: Any, weight: Any, target: Any, bias: Any = None, ce_weight: Any = None,
+               ignore_index: Any = -100, lse_square_scale: Any = 0.0, label_smoothing: Any = 0.0,
+               reduction: Any = "mean", softcap: Any = None, return_z_loss: Any = False, accum_dtype: Any = None,
+               use_token_scaling: Any = False, return_token_accuracy: Any = False, return_predicted_tokens: Any = False,
+               ce_impl: Any = None, ce_mode: Any = None, chunk_mem_const: Any = 1) -> Any:
+    reason = _not_ours(_input, target, name="hidden states") or _not_ours(weight, name="weights")
+    reason = reason or _not_liger(weight.shape[0], ce_weight, label_smoothing, reduction, softcap)
+    if reason or _input.dim() != 2:
+        return reason or f"hidden states of {_input.dim()} dimensions"
+    found = _smoothed(HEAD, (_input, weight, target), label_smoothing, lse_square_scale, bias=bias, soft_cap=softcap,
+                      **{**EVERY_ID, "ignore_index": ignore_index})
+    kept = target != ignore_index
+    scales = found.logprobs.detach().exp() if use_token_scaling else None
+    loss, z_loss = _reduced(found, target, kept, ce_weight, reduction, scales)
+    accuracy, predicted = None, None
+    if return_token_accuracy or return_predicted_tokens:
+        _, ids = linear_topk_logprobs(_input.detach(), weight.detach(), 1, bias=None if bias is None else bias.detach())
+        accuracy, predicted = _predictions(ids[:, 0], target, kept, reduction)
+    return (loss, z_loss.to(_input.dtype) if return_z_loss else None, accuracy if return_token_accuracy else None,
+            predicted if return_predicted_tokens else None)
 
 
 def liger_ranks(module: Module, vocab_parallel_logits: Any, target: Any, tp_group: Any, ignore_index: Any,
@@ -284,5 +354,5 @@ def liger_ranks(module: Module, vocab_parallel_logits: Any, target: Any, tp_grou
     if label_smoothing and label_smoothing_formula == "megatron":
         columns = vocab_parallel_logits.shape[-1] * (1 if group is None else group.size())
         label_smoothing = label_smoothing * columns / (columns - 1)
-    return _smoothed(vocab_parallel_logits, target, label_smoothing, 0.0, group=group,
-                     **{**EVERY_ID, "ignore_index": ignore_index})[0]
+    return _smoothed(LOGITS, (vocab_parallel_logits, target), label_smoothing, 0.0, group=group, outside="mask",
+                     **{**EVERY_ID, "ignore_index": ignore_index}).losses

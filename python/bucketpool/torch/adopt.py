@@ -7,15 +7,17 @@
     with adopt.verl(): ...                  # or for a while; adopted.undo() also ends it
 
 - trl, skyrl, areal, verl, liger: replace the functions of the installed package, all or none, and return an Adopted,
-  whose text lists replaced functions and the modules that use them. functions: the names to replace; None: all.
+  whose text lists replaced functions and the modules that use them. functions: the names to replace; None: all but
+  Liger's fused head.
 
 A function is replaced in its module and in each loaded module that holds it by name; modules that are loaded later
 import the replacement. Objects that took the function before (compiled copies, functools.partial) keep it.
 
 Replacements keep arguments, shapes, dtypes, ignored labels and gradients of the original. A call that the kernels here
-do not compute (fp64, DTensors, class weights, no tokens) goes to the original; Adopted.passed_on counts them by reason.
-Differences: sums of 16-bit logits are not rounded to 16 bits in between, entropies take 0 log 0 as 0 where a logit is
--inf, and an id outside the vocabulary raises InvalidArgument where a fused kernel of the original reads beyond it.
+do not compute (fp64, DTensors, label smoothing over class weights, no tokens) goes to the original; Adopted.passed_on
+counts them by reason. Differences: sums of 16-bit logits are not rounded to 16 bits in between, entropies take 0 log 0
+as 0 where a logit is -inf, and an id outside the vocabulary raises InvalidArgument where a fused kernel of the original
+reads beyond it.
 
 Raises Unsupported: the package is missing, or a function has another signature than the release that this was written
 for. docs/guides/log_probabilities_setup.md lists the functions, and those that stay.
@@ -45,7 +47,7 @@ Names = Dict[str, Any]  # of a module
 
 class _Function(NamedTuple):
     """A function, or an autograd function's class, whose apply is replaced. ours: what computes it; newer: trailing
-    parameters that older releases do not have.
+    parameters that older releases do not have. by_name: stays unless it is named.
     """
 
     module: str
@@ -53,6 +55,7 @@ class _Function(NamedTuple):
     replacement: Callable[..., Any]
     ours: str
     newer: int = 0
+    by_name: bool = False
 
 
 class _Package(NamedTuple):
@@ -101,8 +104,11 @@ VERL = _Package("verl", "verl", "0.9.1", (
 LIGER = _Package("liger", "liger-kernel", "0.8.5", (
     *_in("liger_kernel.ops.cross_entropy", ("LigerCrossEntropyFunction", ours.liger_loss, "token_statistics")),
     *_in("liger_kernel.ops.vocab_parallel_cross_entropy",
-         ("LigerVocabParallelCEFunction", ours.liger_ranks, "token_statistics"))),
-    "LigerFusedLinearCrossEntropyFunction and liger_kernel.chunked_loss: they have only chunks of logits")
+         ("LigerVocabParallelCEFunction", ours.liger_ranks, "token_statistics")),
+    *_in("liger_kernel.ops.fused_linear_cross_entropy",
+         ("LigerFusedLinearCrossEntropyFunction", ours.liger_head, "linear_token_statistics", 3, True))),
+    "LigerFusedLinearCrossEntropyFunction, unless it is named: it takes less memory; liger_kernel.chunked_loss: it has "
+    "only chunks of logits")
 
 
 def trl(functions: Optional[Iterable[str]] = None) -> "Adopted":
@@ -126,7 +132,7 @@ def verl(functions: Optional[Iterable[str]] = None) -> "Adopted":
 
 
 def liger(functions: Optional[Iterable[str]] = None) -> "Adopted":
-    """Replaces the cross entropies of logits of Liger Kernel, of one rank and of several."""
+    """Replaces the cross entropies of logits of Liger Kernel, of one rank and of several; the fused head if named."""
     return _adopt(LIGER, functions)
 
 
@@ -286,7 +292,8 @@ def _version(package: _Package, module: str) -> str:
 
 def _adopt(package: _Package, functions: Optional[Iterable[str]]) -> Adopted:
     what, known = f"adopt.{package.call}", [row.name for row in package.functions]
-    names = known if functions is None else [functions] if isinstance(functions, str) else list(functions)
+    usual = [row.name for row in package.functions if not row.by_name]
+    names = usual if functions is None else [functions] if isinstance(functions, str) else list(functions)
     unknown = [repr(name) for name in names if name not in known]
     if unknown or not names:
         raise InvalidArgument(f"{what}: functions: got {', '.join(unknown) or 'no name'}; expected names of "

@@ -7,7 +7,7 @@ import tempfile
 import xml.etree.ElementTree
 from typing import Dict, List, NamedTuple
 
-from outcomes import Deviation, Result, pytest_output
+from outcomes import Deviation, Kind, Result, pytest_output
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MAX_SECONDS = 1800  # of a peer's tests
@@ -43,23 +43,27 @@ PEERS: Dict[str, Peer] = {
 }
 
 
-FP64 = "fp64 logits are refused: arithmetic is fp32"
-WIDER = "their reference, PyTorch in fp32, is further from fp64 than their bound; ours is within it"
-NARROW = ("their reference is PyTorch on a CPU, which rounds to 16 bits within its sums; ours round once, and are "
-          "nearer to fp64")
+FP64 = Kind("fp64 logits", "arithmetic is fp32; `adopt` leaves these calls to the original")
+NARROW = Kind("bits of 16-bit results on a CPU",
+              "PyTorch, their reference, rounds within its sums; ours round once, and are nearer to fp64")
+WIDER = Kind("a tolerance below their reference's error",
+             "PyTorch in fp32 is further from fp64 than the tolerance; ours is within it")
+SMOOTHED = Kind("label smoothing over class weights",
+                "a weighted sum of logits would be another read of them; `adopt` leaves these calls to the original")
+INSPECTED = Kind("calls inside their function",
+                 "our gradient is one kernel: it calls no `scatter_add_`, and launches none of theirs")
 
 DEVIATIONS: List[Deviation] = [
-    Deviation("SkyRL", FP64, r"test_vocab_entropy_(chunking_matches|weighted_sum)"),
-    Deviation("SkyRL", "it looks for a call of scatter_add_; our gradient is one kernel",
-              r"chunked_backward_uses_scatter_add_path"),
-    Deviation("Liger-Kernel", "class weights, factors of tokens, accuracies and predicted tokens are the caller's",
-              said=r"NotOffered"),
-    Deviation("Liger-Kernel", WIDER, r"test_correctness_not_last_layer_with_other_params.*-dtype1-.*-sum-.*-32000\]"),
-    Deviation("Liger-Kernel", WIDER, r"test_correctness_with_z_loss_with_other_params_once\[0\.2-.*-dtype1-.*-423-32000\]"),
-    Deviation("Liger-Kernel", "it launches their kernel", r"test_float32_internal"),
-    Deviation("trl", FP64, r"dtype0"),
+    Deviation("SkyRL", FP64, said=r"logits of torch\.float64"),
+    Deviation("trl", FP64, said=r"logits of torch\.float64"),
     Deviation("trl", NARROW, r"TestSelectiveLogSoftmax::.*dtype[23]\]"),
     Deviation("trl", NARROW, r"TestEntropyFromLogits::.*(dtype2-\d+-shape[123]|dtype3-)"),  # fp16, shape0: one token
+    Deviation("Liger-Kernel", WIDER, r"test_correctness_not_last_layer_with_other_params.*-dtype1-.*-sum-.*-32000\]"),
+    Deviation("Liger-Kernel", WIDER,
+              r"test_correctness_with_z_loss_with_other_params_once\[0\.2-.*-dtype1-.*-423-32000\]"),
+    Deviation("Liger-Kernel", SMOOTHED, said=r"label smoothing over class weights"),
+    Deviation("SkyRL", INSPECTED, r"chunked_backward_uses_scatter_add_path"),
+    Deviation("Liger-Kernel", INSPECTED, r"test_float32_internal"),
 ]
 
 

@@ -15,13 +15,20 @@ class Result(NamedTuple):
     said: str
 
 
+class Kind(NamedTuple):
+    """Of deviations: a line of the guide's table. because: ours differs because."""
+
+    name: str
+    because: str
+
+
 class Deviation(NamedTuple):
-    """Tests of `peer` fail with ours because of `reason`: those whose names match the regular expression `tests`, all
-    of which must fail, or, where it is empty, those whose failure matches `said`.
+    """Tests of `peer` fail with ours: those whose names match the regular expression `tests`, all of which must fail,
+    or, where it is empty, those whose failure matches `said`.
     """
 
     peer: str
-    reason: str
+    kind: Kind
     tests: str = ""
     said: str = ""
 

@@ -22,10 +22,17 @@ class NotOffered(Exception):
     """A test asks for what ours do not compute."""
 
 
-def unsupported(**options):
-    asked = [name for name, value in options.items() if value]
-    if asked:
-        raise NotOffered(", ".join(asked))
+def adopted(function, names):
+    """A replacement of bucketpool.torch.adopt, which leaves calls to the original for a reason; here they fail with it.
+    names: those of the peer's module.
+    """
+    @functools.wraps(function)
+    def call(*arguments, **keywords):
+        result = function(names, *arguments, **keywords)
+        if isinstance(result, str):
+            raise NotOffered(result)
+        return result
+    return call
 
 
 def applied(function):
@@ -36,35 +43,31 @@ def applied(function):
 # ---- SkyRL ---------------------------------------------------------------------------------------------------------
 
 
-def skyrl():
-    import torch
-
+def skyrl(names):
+    from bucketpool.torch import _replacements as ours
     from bucketpool.torch import logprob
 
     def entropy(vocab_parallel_logits, chunk_size=None, chunk_memory_mb=512):
+        reason = ours._not_ours(vocab_parallel_logits)
+        if reason:
+            raise NotOffered(reason)
         return logprob.vocab_parallel_entropy(vocab_parallel_logits, chunk_size=chunk_size,
                                               chunk_memory_mb=chunk_memory_mb)
 
     def weighted_sum(vocab_parallel_logits, weights, chunk_size=None, chunk_memory_mb=512):
         return (entropy(vocab_parallel_logits) * weights).sum()
 
-    def fused(hidden, weight, target, start, end, chunk_size, tp_group, inference_only=False):
-        # their logits have the wider dtype of both
-        narrow = hidden.dtype == weight.dtype == torch.bfloat16
-        return logprob.linear_logprobs(hidden, weight, target, group=tp_group, vocab_start_index=start,
-                                       vocab_end_index=end, chunk_size=chunk_size, inference_only=inference_only,
-                                       partial_hidden_grad=True, round_to=torch.bfloat16 if narrow else None)
-
-    names = ("ChunkedDistributedLogprob", "DistributedLogprob")
-    return {**{name: applied(getattr(logprob, name).apply) for name in names},
-            "FusedLinearChunkedDistributedLogprob": applied(fused),
+    return {"ChunkedDistributedLogprob": applied(adopted(ours.skyrl_chunks, names)),
+            "DistributedLogprob": applied(adopted(ours.skyrl_logprob, names)),
+            "FusedLinearChunkedDistributedLogprob": applied(adopted(ours.skyrl_head, names)),
             "vocab_parallel_entropy": counted(entropy), "vocab_parallel_entropy_weighted_sum": counted(weighted_sum)}
 
 
 # ---- AReaL ---------------------------------------------------------------------------------------------------------
 
 
-def areal():
+def areal(names):
+    from bucketpool.torch import _replacements as ours
     from bucketpool.torch import logprob
 
     def logprobs(logits, labels, tp_group, temperature=1.0):
@@ -75,25 +78,22 @@ def areal():
 
     return {"_vocab_parallel_logprobs": counted(logprobs),
             "_vocab_parallel_logprobs_entropy": counted(logprobs_entropy),
-            "gather_logprobs": counted(logprob.gather_logprobs),
-            "gather_logprobs_entropy": counted(logprob.gather_logprobs_entropy)}
+            "gather_logprobs": counted(adopted(ours.areal_logprobs, names)),
+            "gather_logprobs_entropy": counted(adopted(ours.areal_both, names))}
 
 
 # ---- verl ----------------------------------------------------------------------------------------------------------
 
 
-def verl_logits():
-    from bucketpool.torch import logprob
+def verl_logits(names):
+    from bucketpool.torch import _replacements as ours
 
-    def logprobs(logits, labels, inplace_backward=True):
-        in_place = inplace_backward and logits.requires_grad and not logits.is_leaf
-        return logprob.logprobs_from_logits(logits, labels.reshape(logits.shape[:-1]), in_place=in_place)
-
-    return {"logprobs_from_logits": counted(logprobs),
-            "entropy_from_logits": counted(logprob.vocab_parallel_entropy)}
+    names["FLAH_ATTN_CROSS_ENTROPY_LOSS_AVAILABLE"] = True  # verl's tests run where flash-attn is installed
+    return {"logprobs_from_logits": counted(adopted(ours.verl_logprobs, names)),
+            "entropy_from_logits": counted(adopted(ours.verl_entropy, names))}
 
 
-def verl_head():
+def verl_head(names):
     from bucketpool.torch import logprob
 
     def both(hidden, weight, labels, temperature=1.0, reduction="none", dist_process_group=None):
@@ -110,69 +110,30 @@ def verl_head():
 # ---- Liger ---------------------------------------------------------------------------------------------------------
 
 
-def reduced(values, kept, reduction):
-    return values if reduction == "none" else values.sum() / (kept.sum() if reduction == "mean" else 1)
+def liger(names):
+    from bucketpool.torch import _replacements as ours
+
+    def asserted(function, ids, classes):
+        """Their error of an id outside the vocabulary is an AssertionError."""
+        def call(*arguments, **keywords):
+            target, columns = arguments[ids], classes(*arguments)
+            ignored = keywords.get("ignore_index", arguments[ids + 2] if len(arguments) > ids + 2 else -100)
+            assert ((target == ignored) | (target >= 0) & (target < columns)).all(), "a target is out of bounds"
+            return function(*arguments, **keywords)
+        return call
+
+    loss = asserted(adopted(ours.liger_loss, names), 1, lambda logits, *_: logits.shape[-1])
+    return {"LigerCrossEntropyFunction": applied(loss),
+            "LigerFusedLinearCrossEntropyFunction": applied(adopted(ours.liger_head, names))}
 
 
-def in_the_vocabulary(target, ignore_index, columns):
-    assert ((target == ignore_index) | (target >= 0) & (target < columns)).all(), "a target is out of bounds"
+def liger_vocab_parallel(names):
+    from bucketpool.torch import _replacements as ours
 
-
-def smoothed(statistics, label_smoothing, lse_square_scale=0.0):
-    """The loss of each token, and its z-loss."""
-    z_loss = lse_square_scale * statistics.logsumexp**2
-    logprobs, mean = statistics.logprobs, statistics.mean_logprobs
-    return (label_smoothing - 1) * logprobs - (label_smoothing * mean if label_smoothing else 0) + z_loss, z_loss
-
-
-def liger():
-    from bucketpool.torch import logprob
-
-    def outputs(statistics, target, ignore_index, lse_square_scale, label_smoothing, reduction, return_z_loss, dtype):
-        kept = target != ignore_index
-        loss, z_loss = (reduced(values, kept, reduction).to(dtype)
-                        for values in smoothed(statistics, label_smoothing, lse_square_scale))
-        return loss, z_loss if return_z_loss else None, None, None
-
-    def cross_entropy(logits, target, weight=None, ignore_index=-100, lse_square_scale=0.0, label_smoothing=0.0,
-                      reduction="mean", softcap=None, return_z_loss=False, return_token_accuracy=False,
-                      return_predicted_tokens=False):
-        unsupported(weight=weight is not None, token_accuracy=return_token_accuracy,
-                    predicted_tokens=return_predicted_tokens)
-        in_the_vocabulary(target, ignore_index, logits.shape[-1])
-        statistics = logprob.token_statistics(logits, target, ignore_index=ignore_index, soft_cap=softcap)
-        return outputs(statistics, target, ignore_index, lse_square_scale, label_smoothing, reduction, return_z_loss,
-                       logits.dtype)
-
-    def fused(hidden, weight, target, bias=None, ce_weight=None, ignore_index=-100, lse_square_scale=0.0,
-              label_smoothing=0.0, reduction="mean", softcap=None, return_z_loss=False, accum_dtype=None,
-              use_token_scaling=False, return_token_accuracy=False, return_predicted_tokens=False):
-        unsupported(weight=ce_weight is not None, token_scaling=use_token_scaling,
-                    token_accuracy=return_token_accuracy, predicted_tokens=return_predicted_tokens)
-        in_the_vocabulary(target, ignore_index, weight.shape[0])
-        statistics = logprob.linear_token_statistics(hidden, weight, target, ignore_index=ignore_index, bias=bias,
-                                                     soft_cap=softcap)
-        return outputs(statistics, target, ignore_index, lse_square_scale, label_smoothing, reduction, return_z_loss,
-                       statistics.logsumexp.dtype)
-
-    return {"LigerCrossEntropyFunction": applied(cross_entropy),
-            "LigerFusedLinearCrossEntropyFunction": applied(fused)}
-
-
-def liger_vocab_parallel():
-    from bucketpool.torch import logprob
-
-    def vocab_parallel(logits, target, tp_group, ignore_index, label_smoothing, label_smoothing_formula,
-                       label_smoothing_mode):
+    def vocab_parallel(logits, *arguments):
         if logits.dim() != 3:
             raise ValueError("logits are not 3-D")
-        group = tp_group if tp_group is not None and tp_group.size() > 1 else None
-        unsupported(smoothing_by_rank=label_smoothing and group is not None and label_smoothing_mode != "global")
-        columns = logits.shape[-1] * (1 if group is None else group.size())
-        if label_smoothing_formula == "megatron":
-            label_smoothing *= columns / (columns - 1)
-        statistics = logprob.token_statistics(logits, target, group=group, ignore_index=ignore_index)
-        return smoothed(statistics, label_smoothing)[0]
+        return adopted(ours.liger_ranks, names)(logits, *arguments)
 
     return {"LigerVocabParallelCEFunction": applied(vocab_parallel)}
 
@@ -180,13 +141,11 @@ def liger_vocab_parallel():
 # ---- TRL -----------------------------------------------------------------------------------------------------------
 
 
-def trl():
+def trl(names):
     import torch
 
+    from bucketpool.torch import _replacements as ours
     from bucketpool.torch import logprob
-
-    def selective(logits, index):
-        return logprob.logprobs_from_logits(logits, index).to(logits.dtype)
 
     def chunked(hidden, weight, targets, temperature, chunk_size, final_logit_softcapping=None, logit_scale=1.0):
         scaled = hidden if logit_scale == 1 else hidden * logit_scale
@@ -195,10 +154,8 @@ def trl():
                                                    soft_cap=final_logit_softcapping,
                                                    round_to=torch.bfloat16 if narrow else None)
 
-    def entropy(logits, chunk_size=128):
-        return logprob.vocab_parallel_entropy(logits, chunk_size=chunk_size).to(logits.dtype)
-
-    return {"selective_log_softmax": counted(selective), "entropy_from_logits": counted(entropy),
+    return {"selective_log_softmax": counted(adopted(ours.trl_logprobs, names)),
+            "entropy_from_logits": counted(adopted(ours.trl_entropy, names)),
             "_ChunkedLogProbFunction": applied(chunked)}
 
 

@@ -104,7 +104,7 @@ class Hook(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         import torch
         if not torch.cuda.is_available():
             on_the_cpu()
-        for name, made in self.replaced[module.__name__]().items():
+        for name, made in self.replaced[module.__name__](vars(module)).items():
             if not hasattr(module, name):
                 raise ImportError(f"{module.__name__} has no {name} any more; adapt python/tests/peers/replacements.py")
             setattr(module, name, made)

@@ -69,7 +69,9 @@ def trl_values():
         check(LOGPROBS, *inputs(k=0), ours=False)
         check(LOGPROBS, *inputs(), row_mask=torch.ones(5), ours=False)
         check(LOGPROBS, inputs()[0], inputs((3, 4))[1], ours=False)
-        check(ENTROPY, inputs(())[0], ours=False)
+        check(ENTROPY, inputs(())[0])  # one token, without dimensions of tokens
+        check(LOGPROBS, *inputs(()), ours=False)
+        check(ENTROPY, inputs(())[0][0], ours=False)
 
     text = str(Twice(adopt.trl, calls).adopted)
     logits, _ = inputs()
@@ -200,8 +202,8 @@ def skyrl_ranks():
                                 leaves=(0, 1))
             twice.check(module, "vocab_parallel_entropy", (logits, ))
             twice.check(types.SimpleNamespace(whole=whole), "whole", (logits, labels))  # their caller
-        mixed = head[0].float(), head[1], labels, *bounds, 4, None
-        twice.check(module, "FusedLinearChunkedDistributedLogprob", mixed, leaves=(0, 1), ours=False)
+        for mixed in ((head[0].float(), head[1]), (head[0], head[1].float())):
+            twice.check(module, "FusedLinearChunkedDistributedLogprob", (*mixed, labels, *bounds, 4, None), leaves=(0, 1))
         twice.check(module, "vocab_parallel_entropy", (logits.double(), ), ours=False)
 
     bounds = []
@@ -335,20 +337,31 @@ def liger_values():
                 for smoothing, formula in ((0.0, "pytorch"), (0.2, "pytorch"), (0.2, "megatron")):
                     twice.check(ranks, "LigerVocabParallelCEFunction",
                                 (logits.view(4, 2, -1), target.view(4, 2), None, -100, smoothing, formula, "global"))
-        for options in (dict(weight=torch.rand(37)), dict(return_token_accuracy=True),
-                        dict(return_predicted_tokens=True)):
-            twice.check(module, "liger_cross_entropy", inputs((8, )), options, leaves=(), ours=False)
+        for reduction in ("none", "mean", "sum"):
+            logits, target = inputs((8, ))
+            target[2:4] = -100
+            given = dict(weight=torch.rand(37), lse_square_scale=1e-2, reduction=reduction)
+            twice.check(module, "liger_cross_entropy", (logits, target), given)
+        twice.check(module, "liger_cross_entropy", inputs((8, )), dict(weight=torch.rand(37), label_smoothing=0.1), leaves=(), ours=False)
         twice.check(module, "liger_cross_entropy", (inputs((8, ))[0], torch.full((8, ), 37)))
 
-    def reference(logits, target, reduction="none", smoothing=0.0, square=0.0, cap=None):
-        values = logits.float() if cap is None else cap * torch.tanh(logits.float() / cap)
-        z_loss = square * values.logsumexp(-1)**2 * (target != -100)
-        loss = torch.nn.functional.cross_entropy(values, target, reduction="none", label_smoothing=smoothing) + z_loss
-        kept = (target != -100).sum().clamp(min=1) if reduction == "mean" else 1
-        return [(one if reduction == "none" else one.sum() / kept).to(logits.dtype) for one in (loss, z_loss)]
+    def reference(logits, target, reduction="none", smoothing=0.0, square=0.0, cap=None, weight=None, scaled=False):
+        """Loss and z-loss in fp64; scaled: by the probability of the target."""
+        values = logits.double() if cap is None else cap * torch.tanh(logits.double() / cap)
+        kept = target != -100
+        z_loss = square * values.logsumexp(-1)**2 * kept
+        factors = kept.double() if weight is None else weight.double()[target * kept] * kept
+        loss = torch.nn.functional.cross_entropy(values, target, weight if weight is None else weight.double(),
+                                                 reduction="none", label_smoothing=smoothing)
+        if scaled:
+            scale = values.softmax(-1).gather(-1, (target * kept)[:, None])[:, 0].detach()
+            loss, z_loss = loss * scale, z_loss * scale
+        counts = [over.sum() if kept.any() and reduction == "mean" else 1 for over in (factors, kept)]
+        loss, z_loss = [one if reduction == "none" else one.sum() / count for one, count in zip((loss, z_loss), counts)]
+        return [one.to(logits.dtype) for one in (loss + z_loss, z_loss)]
 
-    def check(wanted, got, *arguments):
-        wanted, got = [called(function, arguments, {}, (0, )) for function in (wanted, got)]
+    def check(wanted, got, *arguments, leaves=(0, )):
+        wanted, got = [called(function, arguments, {}, leaves) for function in (wanted, got)]
         torch.testing.assert_close(got, wanted, **TOLERANCE[arguments[0].dtype])
 
     if triton:
@@ -359,23 +372,67 @@ def liger_values():
                 logits, target = inputs((8, ), dtype=dtype)
                 target[:ignored] = -100
                 for reduction in ("none", "mean", "sum"):
-                    for more in ((0.0, 0.0, None), (0.2, 0.0, None), (0.0, 1e-2, 5.0), (0.2, 1e-3, None)):
-                        names, wanted = ("label_smoothing", "lse_square_scale", "softcap"), (reduction, *more)
+                    for more in ((0.0, 0.0, None, None), (0.2, 0.0, None, None), (0.0, 1e-2, 5.0, None),
+                                 (0.2, 1e-3, None, None), (0.0, 1e-2, 5.0, torch.rand(37))):
+                        names, wanted = ("label_smoothing", "lse_square_scale", "softcap", "weight"), (reduction, *more)
                         options = dict(zip(names, more), reduction=reduction)
                         check(lambda x, y: reference(x, y, *wanted)[0],
                               lambda x, y: module.liger_cross_entropy(x, y, **options), logits, target)
                         z_loss = module.liger_cross_entropy(logits, target, return_z_loss=True, **options).z_loss
                         torch.testing.assert_close(z_loss, reference(logits, target, *wanted)[1], **TOLERANCE[dtype])
+                    found = module.liger_cross_entropy(logits, target, reduction=reduction, return_token_accuracy=True,
+                                                       return_predicted_tokens=True)
+                    predicted = logits.argmax(-1).where(target != -100, -1)
+                    right = (predicted == target).float()
+                    right = right if reduction == "none" else right.sum() / (target != -100).sum()
+                    assert torch.equal(found.predicted_tokens, predicted) and found.predicted_tokens.dtype == torch.int64
+                    torch.testing.assert_close(found.token_accuracy, right, equal_nan=True)  # NaN where all are ignored
                 check(lambda x, y: reference(x.float().flatten(0, 1), y.flatten(), smoothing=0.2)[0].view(4, 2),
                       lambda x, y: ranks.LigerVocabParallelCEFunction.apply(x, y, None, -100, 0.2, "pytorch", "global"),
                       logits.view(4, 2, -1), target.view(4, 2))
+                logits, outside = torch.randn(4, 2, 9), torch.full((4, 2), 9)  # not read, as in the original: in no shard
+                assert ranks.LigerVocabParallelCEFunction.apply(logits, outside, None, -100, 0.0, "pytorch", "global").isfinite().all()
         leaf = torch.randn(4, 9, requires_grad=True)
         made = leaf * 1
         module.liger_cross_entropy(made, torch.arange(4)).backward()
         assert torch.equal(made, leaf.grad)  # as Liger's, the gradient is in the logits' memory
         assert not adopted.passed_on
     assert module.LigerCrossEntropyFunction is original
+    liger_head_values(module, reference, check)
     return str(adopted)
+
+
+def liger_head_values(module, reference, check):
+    """The fused head, which is replaced where it is named."""
+    from bucketpool.torch import adopt
+
+    name = "LigerFusedLinearCrossEntropyFunction"
+    original = getattr(module, name)
+    with adopt.liger():
+        assert getattr(module, name) is original
+    with adopt.liger([name]) as adopted:
+        assert getattr(module, name) is not original and adopted.functions == [f"liger_kernel.ops.fused_linear_cross_entropy.{name}"]
+        for dtype in FLOATS:
+            hidden, weight, bias = [torch.randn(*shape).to(dtype) for shape in ((8, 16), (37, 16), (37, ))]
+            target = torch.randint(0, 37, (8, ))
+            for ignored, reduction in ((0, "none"), (3, "mean"), (8, "mean"), (3, "sum")):
+                target[:ignored] = -100
+                for more in (dict(), dict(smoothing=0.2, square=1e-2), dict(weight=torch.rand(37), cap=5.0), dict(scaled=True, square=1e-2)):
+                    names = dict(smoothing="label_smoothing", square="lse_square_scale", weight="ce_weight", cap="softcap",
+                                 scaled="use_token_scaling")
+                    options = dict({names[key]: value for key, value in more.items()}, reduction=reduction, ignore_index=-100)
+                    check(lambda h, w, b, y: reference(h.float() @ w.float().t() + b.float(), y, reduction, **more)[0],
+                          lambda h, w, b, y: module.liger_fused_linear_cross_entropy(h, w, y, b, **options),
+                          hidden, weight, bias, target, leaves=(0, 1, 2))
+                found = module.liger_fused_linear_cross_entropy(hidden, weight, target, bias, reduction=reduction, return_token_accuracy=True,
+                                                                return_predicted_tokens=True)
+                predicted = (hidden.float() @ weight.float().t() + bias.float()).argmax(-1).where(target != -100, -1)
+                right = (predicted == target).float()
+                torch.testing.assert_close(found.token_accuracy, right if reduction == "none" else right.sum() / (target != -100).sum(),
+                                           equal_nan=True)
+                assert torch.equal(found.predicted_tokens, predicted)
+        assert not adopted.passed_on
+    assert getattr(module, name) is original
 
 
 # ---- signatures, reports and undoing ---------------------------------------------------------------------------------

@@ -59,7 +59,9 @@ def test_signatures_and_undoing():
 def test_guide():
     with open(GUIDE, encoding="utf-8") as page:
         block = re.search(r"```text\n(trl [^`]*)```", page.read())[1]
-    assert run("report") == block.rstrip("\n")
+    first, last = block.split("...\n")  # of the replaced functions
+    report = run("report")
+    assert report.startswith(first.rstrip("\n")) and report.endswith(last.strip("\n"))
 
 
 def test_missing_parts():

@@ -2,18 +2,22 @@
 """The runner of other projects' tests (python/tests/peers), on a made-up copy of one."""
 
 import os
+import re
 import sys
 
 import pytest
 
-from places import TESTS
+from places import ROOT, TESTS
 
 PEERS = os.path.join(TESTS, "peers")
+GUIDE = os.path.join(ROOT, "docs", "guides", "log_probabilities_setup.md")
 sys.path.append(PEERS)
 
 import functions  # noqa: E402
 import run  # noqa: E402
 import runtimes  # noqa: E402
+
+KIND = functions.Kind("a kind", "a reason")
 
 MODULE = """
 import a_package_that_is_not_installed.part as absent
@@ -86,8 +90,8 @@ def copy(tmp_path):
 
 
 def judged(monkeypatch, found, *rows, name="verl"):
-    monkeypatch.setattr(run, "DEVIATIONS", [functions.Deviation(name, "a reason", *row) for row in rows])
-    return run.judge(name, found)
+    monkeypatch.setattr(run, "DEVIATIONS", [functions.Deviation(name, KIND, *row) for row in rows])
+    return run.judge(name, found)[0]
 
 
 def test_copy(copy, monkeypatch, capsys):
@@ -99,11 +103,29 @@ def test_copy(copy, monkeypatch, capsys):
     assert "FAILED" in capsys.readouterr().out
     assert judged(monkeypatch, found, ("test_wrong",)) == (2, 0, 0, 1)
     assert judged(monkeypatch, found, ("", "assert 2.07")) == (2, 0, 0, 1)
-    assert "1 deviate: a reason" in capsys.readouterr().out
+    assert "1 deviate: a kind: a reason" in capsys.readouterr().out
+    assert run.judge("verl", found)[1] == {KIND: 1}
+    assert run.table({"verl": 2, "trl": 7}, {"verl": {KIND: 1}, "trl": {}}) == [
+        "| tests | verl | trl | ours differs because |", "|---|---|---|---|", "| pass | 2 | 7 |  |", "| a kind | 1 |  | a reason |"]
     # an unexpected pass, and a row without a failure
     assert judged(monkeypatch, found, ("test_wrong",), ("test_process",))[1] == 2
     assert "PASSED" in capsys.readouterr().out
     assert judged(monkeypatch, found, ("test_wrong",), ("no such test",))[1] == 1
+
+
+def test_table_of_guide():
+    """The guide's table, whose numbers are of a run with copies of the peers, has the kinds of the deviations and their peers."""
+    with open(GUIDE, encoding="utf-8") as page:
+        lines = [line.strip("| \n").split(" | ") for line in page if re.match(r"\| .*ours differs because|\| pass \|", line)
+                 or any(line.startswith(f"| {row.kind.name} |") for row in run.DEVIATIONS)]
+    head, passed, *kinds = lines
+    peers = head[1:-1]
+    assert peers == list(functions.PEERS) and all(int(count) > 0 for count in passed[1:]), lines
+    listed = {}
+    for row in run.DEVIATIONS:
+        listed.setdefault(row.kind, set()).add(row.peer)
+    assert [(name, because, {peer for peer, count in zip(peers, counts) if count.strip()}) for name, *counts, because in kinds] == [
+        (kind.name, kind.because, of) for kind, of in listed.items()]
 
 
 def test_changed_copy(copy):
