@@ -43,7 +43,7 @@ _OPERATIONS = {
     _abi.BP_REDUCE_MIN: dist.ReduceOp.MIN
 }
 _WORDS = 384  # bytes of a rank's message that the others see
-_FACTS = 16
+_FACTS = 20
 _FLOATS = "temperature", "soft_cap", "beta"  # numbers that are compared by the bits of their float32
 _PATIENCE = 5.0  # seconds, for running calls and for answers of the store
 _SETTLING = 0.5  # seconds, for gloo's thread at exit
