@@ -17,6 +17,7 @@ from ..errors import InvalidArgument
 from . import _tensors, logprob
 from ._passes import through_operator
 from .distillation import linear_topk_logprobs
+from .linear_loss import linear_cross_entropy
 
 Module = Dict[str, Any]
 KERNELS: List[str] = []  # of the library, for GPUs; adopt.py sets it
@@ -264,16 +265,22 @@ def _smoothed(functions: Any, inputs: Tuple[Any, ...], label_smoothing: Any, lse
                    lse_square_scale * of_token.logsumexp.square())
 
 
+def _factors(target: torch.Tensor, kept: torch.Tensor, weight: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
+    """Class weights of tokens, and their sum; 1 without any token."""
+    factors = weight.detach().float()[target.where(kept, 0).clamp(0, len(weight) - 1)] * kept
+    return factors, torch.where(kept.any(), factors.sum(), 1.0)
+
+
 def _reduced(found: _Losses, target: torch.Tensor, kept: torch.Tensor, weight: Any, reduction: str,
              scales: Any = None) -> Tuple[torch.Tensor, torch.Tensor]:
     """Liger's loss with its z-loss, and the z-loss alone. A mean of losses is over their class weights, one of
     z-losses over tokens.
     """
-    losses, z_losses, tokens = found.losses, found.z_losses, kept.sum()
-    over = count = tokens.clamp(min=1)
+    losses, z_losses = found.losses, found.z_losses
+    over = count = kept.sum().clamp(min=1)
     if weight is not None:
-        factors = weight.detach().float()[target.where(kept, 0).clamp(0, len(weight) - 1)] * kept
-        losses, over = losses * factors, torch.where(tokens > 0, factors.sum(), 1.0)
+        factors, over = _factors(target, kept, weight)
+        losses = losses * factors
 
     def summed(values: torch.Tensor, divisor: torch.Tensor) -> torch.Tensor:
         values = values if scales is None else values * scales
@@ -330,11 +337,18 @@ def liger_head(module: Module, _input: Any, weight: Any, target: Any, bias: Any 
     reason = reason or _not_liger(weight.shape[0], ce_weight, label_smoothing, reduction, softcap)
     if reason or _input.dim() != 2:
         return reason or f"hidden states of {_input.dim()} dimensions"
-    found = _smoothed(HEAD, (_input, weight, target), label_smoothing, lse_square_scale, bias=bias, soft_cap=softcap,
-                      **{**EVERY_ID, "ignore_index": ignore_index})
-    kept = target != ignore_index
-    scales = found.logprobs.detach().exp() if use_token_scaling else None
-    loss, z_loss = _reduced(found, target, kept, ce_weight, reduction, scales)
+    kept, options = target != ignore_index, dict(bias=bias, soft_cap=softcap, ignore_index=ignore_index)
+    if reduction == "none" or lse_square_scale or use_token_scaling:
+        found = _smoothed(HEAD, (_input, weight, target), label_smoothing, lse_square_scale, **options)
+        scales = found.logprobs.detach().exp() if use_token_scaling else None
+        loss, z_loss = _reduced(found, target, kept, ce_weight, reduction, scales)
+    else:  # forward makes the gradients
+        if ce_weight is not None:
+            factors, over = _factors(target, kept, ce_weight)
+            options.update(token_weights=factors / over if reduction == "mean" else factors)
+        loss = linear_cross_entropy(_input, weight, target, label_smoothing=label_smoothing, **options,
+                                    reduction="mean" if reduction == "mean" and ce_weight is None else "sum").loss
+        z_loss = torch.zeros_like(loss)
     accuracy, predicted = None, None
     if return_token_accuracy or return_predicted_tokens:
         _, ids = linear_topk_logprobs(_input.detach(), weight.detach(), 1, bias=None if bias is None else bias.detach())

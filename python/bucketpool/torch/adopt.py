@@ -106,7 +106,7 @@ LIGER = _Package("liger", "liger-kernel", "0.8.5", (
     *_in("liger_kernel.ops.vocab_parallel_cross_entropy",
          ("LigerVocabParallelCEFunction", ours.liger_ranks, "token_statistics")),
     *_in("liger_kernel.ops.fused_linear_cross_entropy",
-         ("LigerFusedLinearCrossEntropyFunction", ours.liger_head, "linear_token_statistics", 3, True))),
+         ("LigerFusedLinearCrossEntropyFunction", ours.liger_head, "linear_loss.linear_cross_entropy", 3, True))),
     "LigerFusedLinearCrossEntropyFunction, unless it is named: it takes less memory; liger_kernel.chunked_loss: it has "
     "only chunks of logits")
 
@@ -266,7 +266,8 @@ class Adopted:
         lines = []
         for one, name in zip(self._replaced, self.functions):
             users = sorted({module for _, module, _ in _places(one.made)} - {one.row.module})
-            lines.append(f"{name} -> bucketpool.torch.logprob.{one.row.ours}"
+            where = one.row.ours if "." in one.row.ours else f"logprob.{one.row.ours}"
+            lines.append(f"{name} -> bucketpool.torch.{where}"
                          + (f"; used by {', '.join(users)}" if users else ""))
         lines += self._notes
         lines += [f"{name}: the original computed {count} call{'s' if count > 1 else ''}: {reason}"
