@@ -48,6 +48,7 @@ class Clients:
     def __init__(self) -> None:
         self._kept: "OrderedDict[Hashable, Handle]" = OrderedDict()
         self._all: "weakref.WeakSet[Handle]" = weakref.WeakSet()
+        self.calls: Dict[Hashable, Any] = {}  # see _calls.keep()
         self._generation = 0  # of the latest client; equal on all ranks of a group, because they create together
 
     def __len__(self) -> int:
@@ -77,10 +78,14 @@ class Clients:
     def known(self, key: Hashable, start: int) -> Optional[Handle]:
         """The client of `key` whose first id is `start`, if it is in the cache."""
         handle = self._kept.get(key)
-        return handle if handle is not None and handle.start == start else None
+        if handle is None or handle.start != start:
+            return None
+        self._kept.move_to_end(key)
+        return handle
 
     def clear(self) -> None:
         self._kept.clear()
+        self.calls.clear()
         for handle in list(self._all):
             handle.close()
 

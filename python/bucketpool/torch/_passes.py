@@ -315,17 +315,19 @@ def _floats(outputs: int, tokens: int) -> int:
     return (3 if outputs & ENTROPY else 2) * tokens
 
 
+def sizes_of(outputs: int, shape: torch.Size, target: MaybeTensor, saves: bool) -> Tuple[Optional[Tuple[int, ...]], ...]:
+    """Sizes of the outputs of a forward pass, and of the values saved for backward; None where they are not wanted."""
+    tokens = tuple(shape)  # torch.Size costs a microsecond more
+    targets = tokens if target is None else tuple(target.shape)
+    wanted = [targets, tokens, tokens, tokens, (_floats(outputs, shape.numel()), )]
+    return tuple([size if bit else None for size, bit in zip(wanted, (*[outputs >> i & 1 for i in range(4)], saves))])
+
+
 def outputs_of(outputs: int, like: torch.Tensor, target: MaybeTensor, saves: bool) -> Outputs:
     """Memory of a forward pass over the rows of `like`, with the values saved for backward."""
-    shape = like.shape[:-1]
-
-    def new(size: Any) -> torch.Tensor:
-        return like.new_empty(tuple(size), dtype=torch.float32)  # torch.Size costs a microsecond more
-
-    return (new(shape if target is None else target.shape) if outputs & LOGPROB else None,
-            new(shape) if outputs & ENTROPY else None, new(shape) if outputs & LOGSUMEXP else None,
-            new(shape) if outputs & MEAN_LOGPROB else None,
-            new((_floats(outputs, shape.numel()), )) if saves else None)
+    made: Any = tuple([None if size is None else like.new_empty(size, dtype=torch.float32)
+                       for size in sizes_of(outputs, like.shape[:-1], target, saves)])
+    return made  # type: ignore[no-any-return]
 
 
 def outputs_struct(outputs: Outputs, tokens: int) -> _abi.bp_logprob_outputs:
@@ -340,18 +342,23 @@ def outputs_struct(outputs: Outputs, tokens: int) -> _abi.bp_logprob_outputs:
     return struct_of
 
 
+def of_shard(gradients: Tuple[MaybeTensor, ...], share: float) -> Tuple[MaybeTensor, ...]:
+    """Upstream gradients for a client of a share of the whole vocabulary V. The client has 1 / columns in the gradient of
+    mean_logprob, m (1 / V - p) / T, which is m share (1 / columns - p) / T - m (1 - share) p / T.
+    """
+    if share == 1.0 or len(gradients) < 4 or gradients[3] is None:
+        return gradients
+    mean, whole = gradients[3], gradients[2]
+    rest = mean * (share - 1.0)
+    return (*gradients[:2], rest if whole is None else whole + rest, mean * share)
+
+
 def upstream(struct_of: Any, gradients: Tuple[MaybeTensor, ...], saved: MaybeTensor, tokens: int,
              share: float = 1.0) -> Tuple[Any, ...]:
     """Sets the upstream gradients, in the order of OUTPUTS. Returns the tensors that must live until the call is
-    enqueued.
-
-    share: columns of the client, of the whole vocabulary V. The client has 1 / columns in the gradient of
-    mean_logprob, m (1 / V - p) / T, which is m share (1 / columns - p) / T - m (1 - share) p / T.
+    enqueued. share: as in of_shard().
     """
-    if share != 1.0 and len(gradients) == 4 and gradients[3] is not None:
-        mean, whole = gradients[3], gradients[2]
-        rest = mean * (share - 1.0)
-        gradients = (*gradients[:2], rest if whole is None else whole + rest, mean * share)
+    gradients = of_shard(gradients, share)
     kept: List[Any] = []
     for name, gradient in zip(OUTPUTS, gradients):
         if gradient is not None:

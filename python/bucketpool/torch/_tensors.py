@@ -27,6 +27,9 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _mode_of: Any = torch._C._get_dispatch_mode
 _FAKE: Any = torch._C._TorchDispatchModeKey.FAKE
 
+_raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # without the objects of torch.cuda.current_stream
+_current: Any = getattr(torch._C, "_cuda_getDevice", None)
+
 _lock = threading.RLock()
 _devices: Dict[Tuple[str, int], ctypes.c_void_p] = {}
 _streams: Dict[Tuple[int, int], ctypes.c_void_p] = {}
@@ -63,8 +66,12 @@ def stream_of(device: torch.device) -> Optional[ctypes.c_void_p]:
     """The current stream of torch, imported by its native handle. None on CPUs, where calls are synchronous."""
     if device.type == "cpu":
         return None
-    native = torch.cuda.current_stream(device).cuda_stream
-    key = (torch.cuda.current_device() if device.index is None else device.index, native)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    key = index, _raw_stream(index)
+    known = _streams.get(key)
+    if known is not None:
+        return known
+    native = key[1]
     with _lock:
         if key not in _streams:
             _streams[key] = made(core().bp_stream_import, device_of(device), native, f"torch.{native:x}".encode())
@@ -255,7 +262,7 @@ def token_temperatures(tensor: torch.Tensor, shape: torch.Size, device: torch.de
 
 
 def token_mask(mask: Any, shape: torch.Size, device: torch.device) -> Optional[torch.Tensor]:
-    """The mask as uint8 for each token; 0: the token is not read, and its result and gradient are 0."""
+    """The mask as bool for each token; False: the token is not read, and its result and gradient are 0."""
     if mask is None:
         return None
     if not isinstance(mask, torch.Tensor):
@@ -265,8 +272,12 @@ def token_mask(mask: Any, shape: torch.Size, device: torch.device) -> Optional[t
             f"mask: {list(mask.shape)} on {mask.device} for tokens {list(shape)} on {device}; pass the shape and "
             "device of targets")
     refuse_dtensor("mask", mask)
-    mask = mask.detach()
-    return (mask if mask.dtype == torch.bool else mask != 0).view(torch.uint8)
+    return bytes_of(mask)
+
+
+def bytes_of(mask: torch.Tensor) -> torch.Tensor:
+    """The mask as a tensor of bytes that are 0 or 1."""
+    return mask if mask.dtype == torch.bool else mask != 0
 
 
 # ---- DTensors ------------------------------------------------------------------------------------------------------
@@ -312,6 +323,8 @@ def run(device: torch.device, function: Any, *arguments: Any) -> None:
     _refuse_fake(function.__name__)
     if device.type == "cpu":
         call(function, *arguments, None)
-        return
-    with torch.cuda.device(device):
+    elif _current() == device.index:
         call(function, *arguments, stream_of(device))
+    else:
+        with torch.cuda.device(device):
+            call(function, *arguments, stream_of(device))

@@ -42,11 +42,12 @@ from .._library import call, configured, made
 from .._library import logprob as library
 from ..errors import InvalidArgument
 from . import _clients, _tensors
+from ._calls import Call, Field, keep, key_of, layouts
 from ._clients import free_clients, size_class
-from ._passes import (ENTROPY, IGNORED, LOGPROB, LOGSUMEXP, MEAN_LOGPROB, SCHEMA, Agreed, Asked, Memory, Options,
+from ._passes import (ENTROPY, IGNORED, LOGPROB, LOGSUMEXP, MEAN_LOGPROB, OUTPUTS, SCHEMA, Agreed, Asked, Memory, Options,
                       Outputs, Temperature, Tokens, agreed, define, fake_outputs, flag, for_operator, fresh, from_operator, most_targets,
-                      of_target, only_once, options_of, outputs_of, outputs_struct, ran, ran_forward, real_outputs, refuse_in_place,
-                      refuse_second, set_tokens, targets_of, through_operator, untraced, upstream, vocabulary, wanted, workspaces)
+                      of_shard, of_target, only_once, options_of, outputs_struct, ran, ran_forward, real_outputs, refuse_in_place,
+                      refuse_second, set_tokens, sizes_of, targets_of, through_operator, untraced, upstream, vocabulary, wanted, workspaces)
 from .comm import GroupComm, comm_of, known_comms
 from .lm_head import (FusedLinearChunkedDistributedLogprob, TokenStatistics, linear_logprobs,
                       linear_logprobs_and_entropy, linear_token_statistics)
@@ -93,12 +94,26 @@ def _client(comm: Optional[GroupComm], key: Hashable, agreement: Agreed, device:
         return made(library().bp_logprob_create, _tensors.device_of(device), ctypes.byref(config))
 
     with _clients.lock_of(comm):
-        return _clients.shared(comm, key, agreement.everybody, "bp_logprob_destroy", make, agreement.start)
+        known = _clients.of(comm).known(key, agreement.start) if agreement.everybody is None else None
+        return known or _clients.shared(comm, key, agreement.everybody, "bp_logprob_destroy", make, agreement.start)
 
 
 def _key(device: torch.device, tokens: int, columns: int, start: Optional[int], targets: int,
          most: int) -> Hashable:
     return "logprob", device, size_class(tokens), columns, start, targets, most, torch.get_num_threads()
+
+
+class _Planned(NamedTuple):
+    """What repeated calls have in common. client: tokens, columns, targets and most of _client(). call: takes logits,
+    the tensors of Tokens and the outputs. sizes: of Outputs. new: makes float32 tensors of a size.
+    """
+
+    options: Options
+    key: Hashable
+    client: Tuple[int, int, int, int]
+    call: Call
+    sizes: Tuple[Any, ...]
+    new: Any
 
 
 def _batch(logits: torch.Tensor, options: Options, tokens: Tokens) -> Tuple[_abi.bp_logprob_batch, Any]:
@@ -107,6 +122,51 @@ def _batch(logits: torch.Tensor, options: Options, tokens: Tokens) -> Tuple[_abi
     batch = fresh("bp_logprob_batch_init", _abi.bp_logprob_batch)
     batch.logits = _tensors.rows(logits)
     return batch, (logits, set_tokens(batch.tokens, options, tokens, logits))
+
+
+def _fields(logits: torch.Tensor, tokens: Tokens, kept: Any) -> List[Field]:
+    """The fields of the tensors of a batch. kept: as _batch() returns it."""
+    given = zip(tokens._fields, tokens, kept[1])
+    return [(0, "logits.data", kept[0] is not logits),
+            *[(0, f"tokens.{name}.data", used is not tensor) for name, tensor, used in given if tensor is not None]]
+
+
+def _plan(logits: Any, target: Any, options: Options, tokens: Tokens, saves: bool) -> _Planned:
+    shape, device = logits.shape[:-1], logits.device
+    sizes = sizes_of(options.outputs, shape, target, saves)
+    batch, kept = _batch(logits, options, tokens)
+    empty = torch.empty(0, dtype=torch.float32, device=device)
+    outputs: Any = [None if size is None else empty.new_empty(size) for size in sizes]
+    structs = batch, outputs_struct(outputs, len(shape))
+    fields = _fields(logits, tokens, kept)
+    fields += [(1, "saved" if name == "saved" else f"{name}.data", False)
+               for name, output in zip((*OUTPUTS, "saved"), outputs) if output is not None]
+    most = most_targets(options.targets)
+    client = shape.numel(), logits.shape[-1], targets_of(options), most
+    key = _key(device, client[0], client[1], options.start, *client[2:])
+    call = Call("bp_logprob_forward", structs, fields, kept[1] if target is None else None)
+    return _Planned(options, key, client, call, sizes, empty.new_empty)
+
+
+def _planned(calls: Dict[Hashable, Any], logits: Any, target: Any, asked: Asked,
+             saves: bool) -> Tuple[_Planned, Tokens]:
+    """The plan of an earlier call with these options and layouts, or a new one."""
+    temperature, mask = asked.temperature, asked.mask
+    options, temperatures = (*asked[:2], *asked[3:6], *asked[8:], saves), None
+    if isinstance(temperature, torch.Tensor) and temperature.dim() > 0:
+        temperatures = temperature
+    else:
+        options = (*options, temperature)
+    key = key_of(options, (logits, target, mask, temperatures))
+    known: Optional[_Planned] = None if key is None else calls.get(key)
+    if known is not None:
+        return known, Tokens(target, None if mask is None else _tensors.bytes_of(mask),
+                             None if temperatures is None else temperatures.detach())
+    _check_logits(asked.what, logits)
+    converted, tokens = options_of(asked, logits.shape[-1], logits.shape[:-1], target, logits.device)
+    saves = not flag("inference_only", asked.inference_only) and saves
+    made: _Planned = keep(calls, key, _plan(logits, target, converted, tokens, saves))
+    return made, tokens
 
 
 def _check_logits(what: str, logits: Any) -> None:
@@ -124,7 +184,7 @@ def _compared(logits: torch.Tensor, options: Options) -> Dict[str, int]:
 
 
 def _forward(logits: Any, target: Any, asked: Asked, saves: bool, failure: Optional[Exception] = None,
-             gradient: Optional[Callable[[Options, _abi.bp_logprob_batch], Any]] = None) -> _Work:
+             gradient: Optional[Callable[[Options], Any]] = None) -> _Work:
     """Collective with a group. failure: of this rank, before the call. gradient: returns the struct of the gradients
     (and what must live), for both passes in one call.
     """
@@ -133,34 +193,26 @@ def _forward(logits: Any, target: Any, asked: Asked, saves: bool, failure: Optio
     try:  # conversions and allocations before the comparison, so that a failure reaches the other ranks
         if failure is not None:
             raise failure
-        _check_logits(asked.what, logits)
-        shape, device, columns = logits.shape[:-1], logits.device, logits.shape[-1]
-        options, tokens = options_of(asked, columns, shape, target, device)
-        saves = not flag("inference_only", asked.inference_only) and saves
-        if options.in_place and saves:
+        plan, tokens = _planned(_clients.of(comm).calls, logits, target, asked, saves)
+        options, key, columns = plan.options, plan.key, logits.shape[-1]
+        if options.in_place and plan.sizes[4] is not None:
             _check_overwritten(asked.what, logits)
-        count, most = shape.numel(), most_targets(options.targets)
         if comm is not None:
             same = _compared(logits, options)
-        key = _key(device, count, columns, options.start, targets_of(options), most)
-        work, kept = _batch(logits, options, tokens)
-        outputs = outputs_of(options.outputs, logits, target, saves)
-        results = outputs_struct(outputs, len(shape))
-        given = None if gradient is None else gradient(options, work)
+        new = plan.new
+        outputs: Any = [None if size is None else new(size) for size in plan.sizes]
+        given = None if gradient is None else gradient(options)
     except Exception as error:  # any, because agreed() reports it to the other ranks
         failure = error
     agreement = agreed(comm, asked.what, key, same, options, columns, failure)
     assert options is not None
-    client = _client(comm, key, agreement, device, count, columns, targets_of(options), most)
-    function = library().bp_logprob_forward
-    more: Tuple[Any, ...] = ()
-    if given is not None:
-        function, more = library().bp_logprob_forward_backward, (ctypes.byref(given[0]), )
-    ran_forward(options, comm, client, device, function, library().bp_logprob_check, ctypes.byref(work),
-                ctypes.byref(results), *more)
-    del kept
+    device = logits.device
+    client = _client(comm, key, agreement, device, *plan.client)
+    call = plan.call if given is None else plan.call.with_struct("bp_logprob_forward_backward", given[0])
+    ran_forward(options, comm, client, device, call, library().bp_logprob_check,
+                [each for each in (logits, *tokens, *outputs) if each is not None])
     vocab = vocabulary(comm, options, library().bp_logprob_get_info, client, columns)
-    return _Work(options, tokens, outputs, agreement.start, vocab)
+    return _Work(options, tokens, tuple(outputs), agreement.start, vocab)
 
 
 # ---- backward ------------------------------------------------------------------------------------------------------
@@ -172,21 +224,37 @@ def _gradient_dtype(logits: torch.Tensor) -> torch.dtype:
     return torch.float32 if asked in (None, torch.float32) else logits.dtype
 
 
-def _backward(grads: Tuple[Optional[torch.Tensor], ...], logits: torch.Tensor, tokens: Tokens, saved: torch.Tensor,
-              start: int, vocab: int, options: Options, gradient: torch.Tensor, in_place: bool) -> None:
-    """Writes the gradient, by a client of this process alone, because nothing is communicated."""
-    device, count, columns = logits.device, logits.shape[:-1].numel(), logits.shape[-1]
+def _plan_backward(tensors: Tuple[Any, ...], options: Options, start: int,
+                   in_place: bool) -> Tuple[Call, Hashable, Tuple[int, int, int, int]]:
+    """The call, and its client as _Planned has it."""
+    logits, *given, saved, gradient = tensors
+    tokens, grads = Tokens(*given[:3]), tuple(given[3:])
     batch, kept = _batch(logits, options, tokens)
     gradients = fresh("bp_logprob_gradients_init", _abi.bp_logprob_gradients)
     gradients.in_place = in_place
-    above = upstream(gradients, grads, saved, logits.dim() - 1, columns / vocab)
+    used = upstream(gradients, grads, saved, logits.dim() - 1)
     gradients.logits_grad = batch.logits if in_place else _tensors.rows(gradient)
-    most = most_targets(options.targets)
-    targets = targets_of(options)  # of the client of forward, where that is of this process alone
-    key = _key(device, count, columns, start, targets, most)
-    client = _client(None, key, Agreed(start, None), device, count, columns, targets, most)
-    ran(None, client, device, library().bp_logprob_backward, ctypes.byref(batch), ctypes.byref(gradients))
-    del kept, above
+    above = [(f"{name}_grad.data", grad) for name, grad in zip(OUTPUTS, grads) if grad is not None]
+    fields = _fields(logits, tokens, kept)
+    fields += [(1, name, held is not each) for (name, each), held in zip((*above, ("saved", saved)), used)]
+    fields.append((1, "logits_grad.data", False))
+    client = logits.shape[:-1].numel(), logits.shape[-1], targets_of(options), most_targets(options.targets)
+    call = Call("bp_logprob_backward", (batch, gradients), fields, kept[1] if tokens.target is None else None)
+    return call, _key(logits.device, client[0], client[1], start, *client[2:]), client
+
+
+def _backward(grads: Tuple[Optional[torch.Tensor], ...], logits: torch.Tensor, tokens: Tokens, saved: torch.Tensor,
+              start: int, vocab: int, options: Options, gradient: torch.Tensor, in_place: bool) -> None:
+    """Writes the gradient, by a client of this process alone, because nothing is communicated."""
+    columns = logits.shape[-1]
+    if columns != vocab:
+        grads = of_shard(grads, columns / vocab)
+    tensors = (logits, *tokens, *grads, saved, gradient)
+    calls = _clients.of(None).calls
+    key = options, start, in_place, torch.get_num_threads(), layouts(tensors)
+    call, of_client, more = calls.get(key) or keep(calls, key, _plan_backward(tensors, options, start, in_place))
+    client = _client(None, of_client, Agreed(start, None), logits.device, *more)
+    ran(None, client, logits.device, call, [each for each in tensors if each is not None])
 
 
 class _FromLogits(torch.autograd.Function):
@@ -196,16 +264,15 @@ class _FromLogits(torch.autograd.Function):
     def forward(ctx: Any, logits: torch.Tensor, work: _Work) -> Tuple[Any, ...]:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(logits, work.outputs[4], *work.tokens)
-        ctx.options, ctx.start, ctx.vocab = work.options, work.start, work.vocab
-        ctx.gradient_dtype = _gradient_dtype(logits)
+        ctx.of_forward = work.start, work.vocab, work.options, _gradient_dtype(logits)
         return work.outputs[:4]
 
     @staticmethod
     def backward(ctx: Any, *grads: Optional[torch.Tensor]) -> Tuple[Optional[torch.Tensor], ...]:
-        if all(grad is None for grad in grads):
+        if not [grad for grad in grads if grad is not None]:
             return None, None
         logits, saved, *tokens = ctx.saved_tensors
-        options: Options = ctx.options
+        start, vocab, options, dtype = ctx.of_forward
         in_place = options.in_place
         if in_place and torch.is_grad_enabled():
             raise InvalidArgument(f"{options.what}: in_place and create_graph exclude each other; pass in_place=False")
@@ -213,11 +280,14 @@ class _FromLogits(torch.autograd.Function):
             logits = _tensors.readable(logits)  # hooks of saved tensors may change strides
             gradient = logits.detach()
         else:
-            gradient = _tensors.empty_like(logits, ctx.gradient_dtype)
-        _backward(grads, logits, Tokens(*tokens), saved, ctx.start, ctx.vocab, options, gradient, in_place)
+            gradient = _tensors.empty_like(logits, dtype)
+        _backward(grads, logits, Tokens(*tokens), saved, start, vocab, options, gradient, in_place)
         if in_place:
             torch.autograd.graph.increment_version(logits)
         return only_once(options.what, gradient, logits, *grads), None
+
+
+_connected: Any = super(torch.autograd.Function, _FromLogits).apply  # type: ignore[misc] # without Python's part, for functorch
 
 
 def _outputs(logits: Any, target: Any, asked: Asked) -> Tuple[Any, ...]:
@@ -240,8 +310,7 @@ def _outputs(logits: Any, target: Any, asked: Asked) -> Tuple[Any, ...]:
     work = _forward(logits, target, asked, saves, failure)
     if work.outputs[4] is None:  # nothing is saved
         return work.outputs[:4]
-    connected: Any = _FromLogits.apply
-    result: Tuple[Any, ...] = connected(logits, work)
+    result: Tuple[Any, ...] = _connected(logits, work)
     return result
 
 
@@ -551,7 +620,7 @@ def _with_gradient(logits: Any, target: Any, logprob_grad: Any, entropy_grad: An
     gradients = fresh("bp_logprob_gradients_init", _abi.bp_logprob_gradients)
     gradient: Any = None
 
-    def prepared(options: Options, batch: _abi.bp_logprob_batch) -> Any:
+    def prepared(options: Options) -> Any:
         nonlocal gradient
         shape = logits.shape[:-1]
         above = [
@@ -564,7 +633,7 @@ def _with_gradient(logits: Any, target: Any, logprob_grad: Any, entropy_grad: An
         kept = upstream(gradients, tuple(above), None, len(shape))
         gradients.in_place = options.in_place
         gradient = logits.detach() if options.in_place else _tensors.empty_like(logits, _gradient_dtype(logits))
-        gradients.logits_grad = batch.logits if options.in_place else _tensors.rows(gradient)
+        gradients.logits_grad = _tensors.rows(gradient)
         return gradients, kept
 
     try:
