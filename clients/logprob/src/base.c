@@ -312,27 +312,6 @@ bp_stream *bp_base_stream(const bp_base *base, bp_stream *stream)
     return stream != NULL ? stream : base->own;
 }
 
-/* On the host the request stays acquired, as guard mode would poison it between uses. On cuda it is acquired around each use, because a
- * capture must begin without acquired requests; nothing else uses its memory. */
-static bp_status take_bad(bp_base *base, bp_stream *stream)
-{
-    void *address;
-    if (base->bad == NULL || base->keeps_bad)
-        return BP_OK;
-    return bp_workspace_take(&base->workspace, BP_WORK_BAD_TARGET, stream, &address);
-}
-
-static bp_status give_bad(bp_base *base, bp_stream *stream, bp_status status)
-{
-    if (base->bad == NULL || base->keeps_bad)
-        return status;
-    if (status == BP_OK)
-        return bp_workspace_give(&base->workspace, BP_WORK_BAD_TARGET, stream);
-    BP_KEEP_ERROR;
-    (void)bp_workspace_give(&base->workspace, BP_WORK_BAD_TARGET, stream);
-    return status;
-}
-
 /* Reads the recorded target into the base, where it may still arrive if waiting fails, and clears the record. On the host without work for
  * the stream, whose thread would have to wake. */
 static bp_status read_bad(bp_base *base)
@@ -376,12 +355,14 @@ static bp_status fail_bad(const bp_base *base, uint64_t bad)
 /* Reports the bad target recorded by the calls that the own stream waits for. */
 static bp_status report_bad(bp_base *base)
 {
-    BP_TRY(take_bad(base, base->own));
-    BP_TRY(give_bad(base, base->own, read_bad(base)));
+    if (!base->keeps_bad)
+        BP_TRY(bp_device_synchronize(base->device));
+    BP_TRY(read_bad(base));
     return base->told == UINT64_MAX ? BP_OK : fail_bad(base, base->told);
 }
 
-/* The own stream waits for every call that may record a bad target. Where the request is acquired per call, the pool orders them. */
+/* On the host the own stream waits for every call that may record a bad target. On cuda, where each event costs the host time, reports wait
+ * for the device. */
 static bp_status base_follow(bp_base *base, bp_stream *stream)
 {
     if (base->bad == NULL || !base->keeps_bad)
@@ -409,10 +390,7 @@ bp_status bp_base_end(bp_base *base, bp_stream *given, bp_status status)
 
 bp_status bp_base_check(bp_base *base)
 {
-    const bool own_waits = base->bad != NULL && base->keeps_bad;
-    if (!own_waits)
-        BP_TRY(bp_device_synchronize(base->device));
-    return base->bad != NULL ? report_bad(base) : BP_OK;
+    return base->bad != NULL ? report_bad(base) : bp_device_synchronize(base->device);
 }
 
 /* ---- forward passes ------------------------------------------------------------------------------------------------- */
@@ -425,7 +403,7 @@ bp_status bp_base_begin_forward(const char *call, bp_base *base, const bp_tokens
     *pass = (bp_forward_pass){0};
     BP_TRY(bp_stream_check(stream, base->device, call)); /* workspaces, which would check it, may be absent */
     if (base->shards.comm == NULL && !in_parts)
-        return take_bad(base, stream);
+        return BP_OK;
     BP_TRY(bp_workspace_take(&base->workspace, BP_WORK_PARTIALS, stream, &memory));
     pass->partials = memory;
     pass->target_logits = (float *)(pass->partials + count);
@@ -463,15 +441,14 @@ static bp_status gather_and_finish(bp_base *base, const bp_tokens_work *tokens, 
                                  .rank_bytes = pass->rank_bytes,
                                  .ranks = base->shards.ranks,
                                  .results = *results};
-    BP_TRY(take_bad(base, stream));
-    return give_bad(base, stream, base->engine->ops->finish(base->engine, &work, stream));
+    return base->engine->ops->finish(base->engine, &work, stream);
 }
 
 bp_status bp_base_end_forward(bp_base *base, const bp_tokens_work *tokens, const bp_forward_pass *pass,
                               const bp_results_work *results, bp_stream *stream, bp_status status)
 {
     if (pass->partials == NULL)
-        return give_bad(base, stream, status);
+        return status;
     if (status == BP_OK)
         status = gather_and_finish(base, tokens, pass, results, stream);
     return bp_workspace_drop(&base->workspace, 1u << BP_WORK_PARTIALS | 1u << BP_WORK_GATHERED, stream, status);

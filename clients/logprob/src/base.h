@@ -181,7 +181,9 @@ struct bp_base {
     bp_event *done; /* last call that may have recorded a bad target */
     uint64_t *bad;  /* as in bp_tokens_work */
     uint64_t told;  /* the host's copy of *bad */
-    bool keeps_bad; /* the request stays acquired until destruction */
+    /* The request stays acquired until destruction: on the host, where guard mode would poison it. On cuda it does not, because a capture
+     * must begin without acquired requests; its memory is that of no other request. */
+    bool keeps_bad;
     bp_workspace workspace;
     bp_vocab_shards shards;
     uint64_t max_tokens, columns;

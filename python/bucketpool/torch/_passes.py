@@ -29,6 +29,8 @@ OUTSIDE = {"error": _abi.BP_TARGETS_ERROR, "check": _abi.BP_TARGETS_ERROR, "mask
 
 GRANULARITY = 2 << 20  # of a GPU's physical memory
 
+_is_compiling: Any = torch.compiler.is_compiling
+_modes: Any = torch._C._len_torch_dispatch_stack
 _library: Any = torch.library
 OPERATORS: Any = _library.Library("bucketpool", "FRAGMENT")
 _TAGS = tuple(
@@ -315,19 +317,17 @@ def _floats(outputs: int, tokens: int) -> int:
     return (3 if outputs & ENTROPY else 2) * tokens
 
 
-def sizes_of(outputs: int, shape: torch.Size, target: MaybeTensor, saves: bool) -> Tuple[Optional[Tuple[int, ...]], ...]:
-    """Sizes of the outputs of a forward pass, and of the values saved for backward; None where they are not wanted."""
-    tokens = tuple(shape)  # torch.Size costs a microsecond more
-    targets = tokens if target is None else tuple(target.shape)
-    wanted = [targets, tokens, tokens, tokens, (_floats(outputs, shape.numel()), )]
-    return tuple([size if bit else None for size, bit in zip(wanted, (*[outputs >> i & 1 for i in range(4)], saves))])
-
-
 def outputs_of(outputs: int, like: torch.Tensor, target: MaybeTensor, saves: bool) -> Outputs:
     """Memory of a forward pass over the rows of `like`, with the values saved for backward."""
-    made: Any = tuple([None if size is None else like.new_empty(size, dtype=torch.float32)
-                       for size in sizes_of(outputs, like.shape[:-1], target, saves)])
-    return made  # type: ignore[no-any-return]
+    shape = like.shape[:-1]
+
+    def new(size: Any) -> torch.Tensor:
+        return like.new_empty(tuple(size), dtype=torch.float32)  # torch.Size costs a microsecond more
+
+    return (new(shape if target is None else target.shape) if outputs & LOGPROB else None,
+            new(shape) if outputs & ENTROPY else None, new(shape) if outputs & LOGSUMEXP else None,
+            new(shape) if outputs & MEAN_LOGPROB else None,
+            new((_floats(outputs, shape.numel()), )) if saves else None)
 
 
 def outputs_struct(outputs: Outputs, tokens: int) -> _abi.bp_logprob_outputs:
@@ -413,8 +413,8 @@ def through_operator(tensor: Any) -> bool:
     """True if a graph is traced or a mode or subclass of tensors intercepts operators. They see calls through the
     dispatcher only. Otherwise calls bypass it, which saves its time.
     """
-    return (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
-            or type(tensor) not in (torch.Tensor, torch.nn.Parameter) and isinstance(tensor, torch.Tensor))
+    return (_is_compiling() or _modes() > 0
+            or type(tensor) is not torch.Tensor and isinstance(tensor, torch.Tensor) and type(tensor) is not torch.nn.Parameter)
 
 
 def refuse_in_place(what: str, in_place: bool) -> None:

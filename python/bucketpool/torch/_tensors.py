@@ -105,6 +105,8 @@ def memory(address: Optional[int], size: int, dtype: torch.dtype, cuda: bool) ->
 
 def empty_like(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """A contiguous tensor of the same shape on the same device."""
+    if tensor.dtype == dtype and tensor.is_contiguous():
+        return torch.empty_like(tensor)  # which parses fewer arguments
     return torch.empty_like(tensor, dtype=dtype, memory_format=torch.contiguous_format)
 
 

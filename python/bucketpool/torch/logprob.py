@@ -46,8 +46,8 @@ from ._calls import Call, Field, keep, key_of, layouts
 from ._clients import free_clients, size_class
 from ._passes import (ENTROPY, IGNORED, LOGPROB, LOGSUMEXP, MEAN_LOGPROB, OUTPUTS, SCHEMA, Agreed, Asked, Memory, Options,
                       Outputs, Temperature, Tokens, agreed, define, fake_outputs, flag, for_operator, fresh, from_operator, most_targets,
-                      of_shard, of_target, only_once, options_of, outputs_struct, ran, ran_forward, real_outputs, refuse_in_place,
-                      refuse_second, set_tokens, sizes_of, targets_of, through_operator, untraced, upstream, vocabulary, wanted, workspaces)
+                      of_shard, of_target, only_once, options_of, outputs_of, outputs_struct, ran, ran_forward, real_outputs, refuse_in_place,
+                      refuse_second, set_tokens, targets_of, through_operator, untraced, upstream, vocabulary, wanted, workspaces)
 from .comm import GroupComm, comm_of, known_comms
 from .lm_head import (FusedLinearChunkedDistributedLogprob, TokenStatistics, linear_logprobs,
                       linear_logprobs_and_entropy, linear_token_statistics)
@@ -105,15 +105,15 @@ def _key(device: torch.device, tokens: int, columns: int, start: Optional[int], 
 
 class _Planned(NamedTuple):
     """What repeated calls have in common. client: tokens, columns, targets and most of _client(). call: takes logits,
-    the tensors of Tokens and the outputs. sizes: of Outputs. new: makes float32 tensors of a size.
+    the tensors of Tokens and the outputs. likes: tensors of the shapes of Outputs, without their memory; None where they
+    are not wanted.
     """
 
     options: Options
     key: Hashable
     client: Tuple[int, int, int, int]
     call: Call
-    sizes: Tuple[Any, ...]
-    new: Any
+    likes: Tuple[Any, ...]
 
 
 def _batch(logits: torch.Tensor, options: Options, tokens: Tokens) -> Tuple[_abi.bp_logprob_batch, Any]:
@@ -133,10 +133,10 @@ def _fields(logits: torch.Tensor, tokens: Tokens, kept: Any) -> List[Field]:
 
 def _plan(logits: Any, target: Any, options: Options, tokens: Tokens, saves: bool) -> _Planned:
     shape, device = logits.shape[:-1], logits.device
-    sizes = sizes_of(options.outputs, shape, target, saves)
     batch, kept = _batch(logits, options, tokens)
-    empty = torch.empty(0, dtype=torch.float32, device=device)
-    outputs: Any = [None if size is None else empty.new_empty(size) for size in sizes]
+    outputs = outputs_of(options.outputs, logits, target, saves)
+    one = torch.empty(1, dtype=torch.float32, device=device)
+    likes = tuple([None if each is None else one.expand(each.shape) for each in outputs])
     structs = batch, outputs_struct(outputs, len(shape))
     fields = _fields(logits, tokens, kept)
     fields += [(1, "saved" if name == "saved" else f"{name}.data", False)
@@ -145,7 +145,7 @@ def _plan(logits: Any, target: Any, options: Options, tokens: Tokens, saves: boo
     client = shape.numel(), logits.shape[-1], targets_of(options), most
     key = _key(device, client[0], client[1], options.start, *client[2:])
     call = Call("bp_logprob_forward", structs, fields, kept[1] if target is None else None)
-    return _Planned(options, key, client, call, sizes, empty.new_empty)
+    return _Planned(options, key, client, call, likes)
 
 
 def _planned(calls: Dict[Hashable, Any], logits: Any, target: Any, asked: Asked,
@@ -195,12 +195,11 @@ def _forward(logits: Any, target: Any, asked: Asked, saves: bool, failure: Optio
             raise failure
         plan, tokens = _planned(_clients.of(comm).calls, logits, target, asked, saves)
         options, key, columns = plan.options, plan.key, logits.shape[-1]
-        if options.in_place and plan.sizes[4] is not None:
+        if options.in_place and plan.likes[4] is not None:
             _check_overwritten(asked.what, logits)
         if comm is not None:
             same = _compared(logits, options)
-        new = plan.new
-        outputs: Any = [None if size is None else new(size) for size in plan.sizes]
+        outputs: Any = [None if like is None else torch.empty_like(like) for like in plan.likes]
         given = None if gradient is None else gradient(options)
     except Exception as error:  # any, because agreed() reports it to the other ranks
         failure = error
