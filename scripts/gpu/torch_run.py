@@ -101,6 +101,7 @@ def parts(context):
     python = Python(context)
     yield python.part()
     yield python.script("pool tensors", 20, "pool_tensors.py")
+    yield python.script("host time of calls", 45, "calls.py")
     few = ["-k", FEW] if context.rehearse else []
     for room, names in (("logprob", ("logprob_device", "logprob_values", "logprob_autograd", "logprob_head", "logprob_saved")),
                         ("pools", ("views", "pluggable_allocator"))):

@@ -91,6 +91,38 @@ static void end_bench(bench *b, bool broken)
     assert_string_equal(fake_cuda_leaks(), "");
 }
 
+/* ---- driver calls ------------------------------------------------------------------------------------------------------ */
+
+/* A pass is a launch and nothing else: no event, no query. For the default stream, which has no context of its own, the device is made current.
+ * Forward and backward are a pass each, together two, as the rows are short; a divergence has three, its backward one, and range one. */
+TEST(passes_are_launches)
+{
+    enum { PASSES = 9 };
+    for (int checked = 0; checked < 2; checked++) {
+        const client_kind *kind = &CLIENTS[checked];
+        bench b;
+        bp_stream *legacy;
+        void *popped;
+        begin_bench(&b, kind);
+        assert_ok(kind->create(&b.c));
+        assert_ok(bp_stream_import(b.device, 0, "default", &legacy));
+        assert_int_equal(table.cuCtxPushCurrent(bp_cuda_of(b.device)->context), 0); /* as PyTorch's threads have it */
+        bp_stream *const streams[] = {b.stream, b.stream, legacy};
+        for (size_t i = 0; i < sizeof streams / sizeof *streams; i++) {
+            const uint64_t calls = fake_cuda_calls_all(), launches = fake_cuda_calls("cuLaunchKernel");
+            const uint64_t pushes = fake_cuda_calls("cuCtxPushCurrent");
+            assert_ok(kind->call(&b.c, &b.j, streams[i], true));
+            assert_int_equal(fake_cuda_calls("cuLaunchKernel") - launches, PASSES);
+            assert_int_equal(fake_cuda_calls("cuCtxPushCurrent") - pushes, streams[i] == legacy ? PASSES : 0);
+            assert_int_equal(fake_cuda_calls_all() - calls, streams[i] == legacy ? 3 * PASSES : PASSES);
+            assert_ok(bp_stream_synchronize(streams[i]));
+        }
+        assert_int_equal(table.cuCtxPopCurrent(&popped), 0);
+        bp_stream_destroy(&legacy);
+        end_bench(&b, false);
+    }
+}
+
 /* ---- faults ------------------------------------------------------------------------------------------------------------ */
 
 /* A way to use a client, and the part in which the driver fails. */
