@@ -210,7 +210,7 @@ def _forward(logits: Any, target: Any, asked: Asked, saves: bool, failure: Optio
     call = plan.call if given is None else plan.call.with_struct("bp_logprob_forward_backward", given[0])
     ran_forward(options, comm, client, device, call, library().bp_logprob_check,
                 [each for each in (logits, *tokens, *outputs) if each is not None])
-    vocab = vocabulary(comm, options, library().bp_logprob_get_info, client, columns)
+    vocab = columns if comm is None else vocabulary(comm, options, library().bp_logprob_get_info, client, columns)
     return _Work(options, tokens, tuple(outputs), agreement.start, vocab)
 
 
@@ -292,7 +292,7 @@ _connected: Any = super(torch.autograd.Function, _FromLogits).apply  # type: ign
 def _outputs(logits: Any, target: Any, asked: Asked) -> Tuple[Any, ...]:
     """The four outputs; None where they are not wanted."""
     failure: Optional[Exception] = None
-    if _tensors.is_dtensor(logits):
+    if type(logits) is not torch.Tensor and _tensors.is_dtensor(logits):
         try:
             logits, group = _tensors.local_shard("logits", logits, -1, asked.group)
             asked = asked._replace(group=group)
