@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of the library that are repeated with tensors of the same layouts: their structs are made once, and a repeated call
-writes the addresses of its tensors into them.
+"""Calls of the library that are repeated with tensors of the same layouts: their structs are made once, and a
+repeated call writes the addresses of its tensors into them.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ MOST = 256  # for each group and for the process alone
 
 _PLAIN = frozenset((int, float, bool, str, type(None), torch.dtype))
 _KINDS = frozenset((torch.Tensor, torch.nn.Parameter))
-_transforms: Any = torch._C._are_functorch_transforms_active
+transforms: Any = torch._C._are_functorch_transforms_active
 
 
 def layouts(tensors: Sequence[Optional[torch.Tensor]]) -> Tuple[Hashable, ...]:
@@ -28,7 +28,7 @@ def key_of(options: Tuple[Any, ...], tensors: Sequence[Any]) -> Hashable:
     layouts. None if options have other values than numbers, or where tensors need a check in each call.
     """
     kinds = tuple(map(type, options))
-    if not _PLAIN.issuperset(kinds) or _transforms():
+    if not _PLAIN.issuperset(kinds) or transforms():
         return None
     for each in tensors:
         if each is not None and (type(each) not in _KINDS or each.layout is not torch.strided):
@@ -66,7 +66,8 @@ def _word(kind: Any, path: str) -> int:
 class Call:
     """A function of the library with structs that lack the addresses of tensors.
 
-    fields: of the tensors of a call, which copies those whose layout has no form in the struct. kept: what must live. One call at a time.
+    fields: of the tensors of a call, which copies those whose layout has no form in the struct. kept: what must live.
+    One call at a time.
     """
 
     def __init__(self, function: str, structs: Sequence[ctypes.Structure], fields: Sequence[Field],

@@ -343,8 +343,8 @@ def outputs_struct(outputs: Outputs, tokens: int) -> _abi.bp_logprob_outputs:
 
 
 def of_shard(gradients: Tuple[MaybeTensor, ...], share: float) -> Tuple[MaybeTensor, ...]:
-    """Upstream gradients for a client of a share of the whole vocabulary V. The client has 1 / columns in the gradient of
-    mean_logprob, m (1 / V - p) / T, which is m share (1 / columns - p) / T - m (1 - share) p / T.
+    """Upstream gradients for a client of a share of the whole vocabulary V. The client has 1 / columns in the gradient
+    of mean_logprob, m (1 / V - p) / T, which is m share (1 / columns - p) / T - m (1 - share) p / T.
     """
     if share == 1.0 or len(gradients) < 4 or gradients[3] is None:
         return gradients
@@ -414,7 +414,8 @@ def through_operator(tensor: Any) -> bool:
     dispatcher only. Otherwise calls bypass it, which saves its time.
     """
     return (_is_compiling() or _modes() > 0
-            or type(tensor) is not torch.Tensor and isinstance(tensor, torch.Tensor) and type(tensor) is not torch.nn.Parameter)
+            or type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter
+            and isinstance(tensor, torch.Tensor))
 
 
 def refuse_in_place(what: str, in_place: bool) -> None:

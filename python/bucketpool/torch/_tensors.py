@@ -27,7 +27,7 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _mode_of: Any = torch._C._get_dispatch_mode
 _FAKE: Any = torch._C._TorchDispatchModeKey.FAKE
 
-_raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # without the objects of torch.cuda.current_stream
+_raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # makes no object
 _current: Any = getattr(torch._C, "_cuda_getDevice", None)
 
 _lock = threading.RLock()

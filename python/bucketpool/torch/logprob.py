@@ -42,7 +42,7 @@ from .._library import call, configured, made
 from .._library import logprob as library
 from ..errors import InvalidArgument
 from . import _clients, _tensors
-from ._calls import Call, Field, keep, key_of, layouts
+from ._calls import Call, Field, keep, key_of, layouts, transforms
 from ._clients import free_clients, size_class
 from ._passes import (ENTROPY, IGNORED, LOGPROB, LOGSUMEXP, MEAN_LOGPROB, OUTPUTS, SCHEMA, Agreed, Asked, Memory, Options,
                       Outputs, Temperature, Tokens, agreed, define, fake_outputs, flag, for_operator, fresh, from_operator, most_targets,
@@ -104,9 +104,9 @@ def _key(device: torch.device, tokens: int, columns: int, start: Optional[int], 
 
 
 class _Planned(NamedTuple):
-    """What repeated calls have in common. client: tokens, columns, targets and most of _client(). call: takes logits,
-    the tensors of Tokens and the outputs. likes: tensors of the shapes of Outputs, without their memory; None where they
-    are not wanted.
+    """Serves calls with equal options and layouts. client: tokens, columns, targets and most of _client(). call: takes
+    logits, the tensors of Tokens and the outputs. likes: tensors of the shapes of Outputs, without their memory; None
+    where they are not wanted.
     """
 
     options: Options
@@ -152,7 +152,8 @@ def _planned(calls: Dict[Hashable, Any], logits: Any, target: Any, asked: Asked,
              saves: bool) -> Tuple[_Planned, Tokens]:
     """The plan of an earlier call with these options and layouts, or a new one."""
     temperature, mask = asked.temperature, asked.mask
-    options, temperatures = (*asked[:2], *asked[3:6], *asked[8:], saves), None
+    options: Tuple[Any, ...] = *asked[:2], *asked[3:6], *asked[8:], saves  # without group, temperature and mask
+    temperatures = None
     if isinstance(temperature, torch.Tensor) and temperature.dim() > 0:
         temperatures = temperature
     else:
@@ -286,7 +287,7 @@ class _FromLogits(torch.autograd.Function):
         return only_once(options.what, gradient, logits, *grads), None
 
 
-_connected: Any = super(torch.autograd.Function, _FromLogits).apply  # type: ignore[misc] # without Python's part, for functorch
+_connected: Any = super(torch.autograd.Function, _FromLogits).apply  # without Python's part, which is for functorch
 
 
 def _outputs(logits: Any, target: Any, asked: Asked) -> Tuple[Any, ...]:
@@ -309,7 +310,8 @@ def _outputs(logits: Any, target: Any, asked: Asked) -> Tuple[Any, ...]:
     work = _forward(logits, target, asked, saves, failure)
     if work.outputs[4] is None:  # nothing is saved
         return work.outputs[:4]
-    result: Tuple[Any, ...] = _connected(logits, work)
+    connected: Any = _FromLogits.apply if transforms() else _connected  # the former refuses them
+    result: Tuple[Any, ...] = connected(logits, work)
     return result
 
 

@@ -93,7 +93,7 @@ static void end_bench(bench *b, bool broken)
 
 /* ---- driver calls ------------------------------------------------------------------------------------------------------ */
 
-/* A pass is a launch and nothing else: no event, no query. For the default stream, which has no context of its own, the device is made current.
+/* A pass is a launch and nothing else: no event, no query. For the default stream, which knows no context, the device is made current.
  * Forward and backward are a pass each, together two, as the rows are short; a divergence has three, its backward one, and range one. */
 TEST(passes_are_launches)
 {
