@@ -164,11 +164,11 @@ static void begin_sums(head_check *c)
         c->sums[i] = c->sizes[i] = c->squares[i] = 0;
 }
 
-/* Adds d times a row. `size`: magnitude of the terms of d; on cuda d is rounded before the multiplication. */
+/* Adds d times a row. `size`: magnitude of the terms of d, which products in bf16 and on cuda take rounded. */
 static void add_row(head_check *c, double d, double size, const whole_numbers *pattern, uint64_t row)
 {
     const bench_options *o = c->bench->options;
-    double rounded = o->common.cuda ? rounding(o->dtype, d) : 0;
+    double rounded = rounding(o->dtype, d); /* 0 for fp32 */
     for (uint64_t i = 0; i < o->head; i++) {
         double element = (double)pattern->elements[(row * o->head + i) % BENCH_PERIOD] * pattern->unit;
         c->sums[i] += d * element;

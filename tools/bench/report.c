@@ -68,8 +68,8 @@ static void print_row(bp_json_writer *d, const bench *b, const bench_row *row)
     number_or_null(d, "bytes_per_logit", b->options->head == 0, bytes_per_logit(b));
     real_or_null(d, "bandwidth_fraction", logits, bandwidth_fraction(b, row));
     real_or_null(d, "copy_bytes_per_s", logits, row->copy_bytes_per_s);
-    real_or_null(d, "products_ms", head, 1e3 * row->products_seconds);
-    real_or_null(d, "products_ratio", head, products_ratio(row));
+    real_or_null(d, "products_ms", head && row->products_seconds > 0, 1e3 * row->products_seconds);
+    real_or_null(d, "products_ratio", head && row->products_seconds > 0, products_ratio(row));
     text_or_null(d, "error", row->error);
     bp_json_end(d);
 }
@@ -154,10 +154,12 @@ static void add_row(sheet *s, const bench *b, const bench_row *row)
         bench_milliseconds(cells[next++], row->seconds);
         bench_milliseconds(cells[next++], row->forward_seconds);
         bench_milliseconds(cells[next++], row->backward_seconds);
-        if (b->options->head > 0) {
-            bench_milliseconds(cells[next++], row->products_seconds);
-            snprintf(cells[next++], CELL_CHARS, "%.3f", products_ratio(row));
+        if (row->products_seconds > 0) {
+            bench_milliseconds(cells[next], row->products_seconds);
+            snprintf(cells[next + 1], CELL_CHARS, "%.3f", products_ratio(row));
         }
+        if (b->options->head > 0)
+            next += 2;
         snprintf(cells[next++], CELL_CHARS, "%s", cli_bytes(row->peak_bytes));
         snprintf(cells[next++], CELL_CHARS, "%s", cli_bytes(row->workspace_bytes));
         if (b->options->head == 0) {

@@ -250,7 +250,7 @@ static bp_status make_calls(run *r)
 
 /* ---- matrix products of the head --------------------------------------------------------------------------------- */
 
-/* Creates and warms up the products. BP_ERR_UNSUPPORTED: the head's library is not in this process. */
+/* Creates and warms up the products; without a library of products, which the head's own are not, there are none. */
 static bp_status make_products(run *r)
 {
     bench *b = r->bench;
@@ -258,6 +258,8 @@ static bp_status make_products(run *r)
     void *const *at = shape->at;
     const uint64_t vocab = shape->vocab, size = b->options->head, piece = bench_chunk_tokens(shape, r->rows->chunk);
     const bp_dtype dtype = b->options->dtype, grad_dtype = b->gradient_dtype;
+    if (!b->device.cuda && strstr(b->products, "lib") == NULL)
+        return BP_OK;
     if (piece > INT_MAX || vocab > INT_MAX / 2 || size > INT_MAX)
         return bp_fail(BP_ERR_UNSUPPORTED, "matrix products of more than 2^30 rows or columns have no baseline");
     BP_TRY(bench_take_tensors(b, shape, TENSOR_PRODUCT, TENSOR_COUNT));
@@ -331,7 +333,7 @@ static bp_status take_turns(run *r)
             size_t row = (i + t) % r->row_count;
             r->chunk = r->rows[row].chunk;
             BP_TRY(measure_row(r, r->repeats, &r->samples[row * r->turns + t]));
-            if (r->head != NULL)
+            if (r->products.gemm != NULL)
                 BP_TRY(measure(r, true, r->product_repeats, &r->product_samples[t]));
             r->done[row] = t + 1;
         }
@@ -350,7 +352,7 @@ static bp_status with_tensors(run *r)
     if (r->head != NULL) /* memory was recorded before the products allocate theirs */
         BP_TRY(make_products(r));
     BP_TRY(take_turns(r));
-    if (r->head != NULL) {
+    if (r->products.gemm != NULL) {
         bench_row alone = {0};
         BP_TRY(settle(r->product_samples, r->done[0], &alone));
         r->rows->products_seconds = alone.seconds;
