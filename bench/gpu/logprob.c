@@ -234,8 +234,8 @@ void gpu_logprob(const gpu *g)
         uint64_t sequence, vocab;
         size_t variants;
     } shapes[] = {{32768, 50257, VARIANTS}, {65536, 128000, VARIANTS}, {32768, 151936, VARIANTS}, {32768, 32000, 1},
-                  {32768, 64000, 1},         {32768, 128000, 1},        {65536, 32000, 1},        {65536, 64000, 1},
-                  {131072, 32000, 1},        {131072, 64000, 1},        {131072, 128000, 1}};
+                  {32768, 64000, 1},        {32768, 128000, 1},        {65536, 32000, 1},         {65536, 64000, 1},
+                  {131072, 32000, 1},       {131072, 64000, 1},        {131072, 128000, 1}};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (size_t v = 0; v < shapes[s].variants; v++)
             shape(g, &variants[v], gpu_divided(g, shapes[s].sequence), gpu_divided(g, shapes[s].vocab));
