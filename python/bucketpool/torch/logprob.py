@@ -135,7 +135,7 @@ def _plan(logits: Any, target: Any, options: Options, tokens: Tokens, saves: boo
     shape, device = logits.shape[:-1], logits.device
     batch, kept = _batch(logits, options, tokens)
     outputs = outputs_of(options.outputs, logits, target, saves)
-    one = torch.empty(1, dtype=torch.float32, device=device)
+    one = torch.empty((), dtype=torch.float32, device=device)
     likes = tuple([None if each is None else one.expand(each.shape) for each in outputs])
     structs = batch, outputs_struct(outputs, len(shape))
     fields = _fields(logits, tokens, kept)
