@@ -37,7 +37,7 @@ def part_of(name):
 
 def test_recorded_parts():
     parts = rehearsed("torch")[0]
-    assert list(parts) == ["build", "PyTorch", "pool tensors", *(f"tests {name}"
+    assert list(parts) == ["build", "PyTorch", "pool tensors", "host time of calls", *(f"tests {name}"
                                                  for name in ("logprob_device", "logprob_values", "logprob_autograd",
                                                               "logprob_head", "logprob_saved",
                                                   "views", "pluggable_allocator")), "logprob, eager", "head, eager",
