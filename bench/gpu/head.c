@@ -16,18 +16,18 @@
 /* The calls of a line, its pieces, and the dtype of weight_grad. */
 typedef struct way {
     const char *name;
+    int64_t chunk; /* 0: as memory_bytes, of a GiB, allows */
     uint32_t passes;
-    int64_t chunk;    /* 0: as memory_bytes, of a GiB, allows */
     bp_dtype weights; /* dtype of weight_grad */
 } way;
 
 static const way ways[] = {
-    {"one call", BP_LM_HEAD_ONE_CALL, 0, BP_DTYPE_FP32},
-    {"one call, pieces of 1024 tokens in two workspaces", BP_LM_HEAD_ONE_CALL, PIECE, BP_DTYPE_FP32},
-    {"kept logits", BP_LM_HEAD_KEPT, 0, BP_DTYPE_FP32},
-    {"kept logits, bf16 weight gradient", BP_LM_HEAD_KEPT, 0, BP_DTYPE_BF16},
-    {"two calls", BP_LM_HEAD_FORWARD | BP_LM_HEAD_BACKWARD, 0, BP_DTYPE_FP32},
-    {"two calls, pieces of 1024 tokens", BP_LM_HEAD_FORWARD | BP_LM_HEAD_BACKWARD, PIECE, BP_DTYPE_FP32}};
+    {"one call", 0, BP_LM_HEAD_ONE_CALL, BP_DTYPE_FP32},
+    {"one call, pieces of 1024 tokens in two workspaces", PIECE, BP_LM_HEAD_ONE_CALL, BP_DTYPE_FP32},
+    {"kept logits", 0, BP_LM_HEAD_KEPT, BP_DTYPE_FP32},
+    {"kept logits, bf16 weight gradient", 0, BP_LM_HEAD_KEPT, BP_DTYPE_BF16},
+    {"two calls", 0, BP_LM_HEAD_FORWARD | BP_LM_HEAD_BACKWARD, BP_DTYPE_FP32},
+    {"two calls, pieces of 1024 tokens", PIECE, BP_LM_HEAD_FORWARD | BP_LM_HEAD_BACKWARD, BP_DTYPE_FP32}};
 #define WAYS (sizeof ways / sizeof *ways)
 
 /* Tensors of all lines: each overwrites the gradients of the one before. */

@@ -125,9 +125,9 @@ static void copy(const logits *l)
 typedef struct line {
     const char *name;
     int forward, backward, at_once; /* all 0: a copy */
-    uint64_t bytes;                 /* per logit */
-    uint64_t piece;                 /* tokens per call */
     int with_entropy;
+    uint64_t bytes; /* per logit */
+    uint64_t piece; /* tokens per call */
     logits *logits;
 } line;
 
@@ -166,15 +166,15 @@ static void measure(logits *l)
     const int small = l->count < 1u << 20;                                  /* with --divide */
     const size_t pairs = small ? 1 : 1 + (size_t)((4ull << 30) / l->count); /* tens of milliseconds */
     char names[LINES][72];
-    line lines[LINES] = {{"copy", 0, 0, 0, moved, all, 0, l},
-                         {"forward", 1, 0, 0, l->logit_bytes, all, 0, l},
-                         {"forward and backward", 1, 1, 0, moved, all, 0, l},
-                         {"backward", 0, 1, 0, moved - l->logit_bytes, all, 0, l},
-                         {"both at once", 0, 0, 1, moved - l->logit_bytes, all, 0, l},
-                         {"forward and backward, calls of 1024 tokens", 1, 1, 0, moved, PIECE, 0, l},
-                         {"both at once, calls of 1024 tokens", 0, 0, 1, moved - l->logit_bytes, PIECE, 0, l},
-                         {"forward and backward, with entropy", 1, 1, 0, moved, all, 1, l},
-                         {"both at once, with entropy", 0, 0, 1, moved - l->logit_bytes, all, 1, l}};
+    line lines[LINES] = {{"copy", 0, 0, 0, 0, moved, all, l},
+                         {"forward", 1, 0, 0, 0, l->logit_bytes, all, l},
+                         {"forward and backward", 1, 1, 0, 0, moved, all, l},
+                         {"backward", 0, 1, 0, 0, moved - l->logit_bytes, all, l},
+                         {"both at once", 0, 0, 1, 0, moved - l->logit_bytes, all, l},
+                         {"forward and backward, calls of 1024 tokens", 1, 1, 0, 0, moved, PIECE, l},
+                         {"both at once, calls of 1024 tokens", 0, 0, 1, 0, moved - l->logit_bytes, PIECE, l},
+                         {"forward and backward, with entropy", 1, 1, 0, 1, moved, all, l},
+                         {"both at once, with entropy", 0, 0, 1, 1, moved - l->logit_bytes, all, l}};
     (void)run_line(&lines[LINES - 2], 1);
     bench_turns(small ? 3 : 11);
     for (size_t i = 0; i < LINES; i++) {
