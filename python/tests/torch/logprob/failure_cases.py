@@ -84,7 +84,7 @@ def case_out_of_memory(rank, ranks):
                      lambda: L.linear_logprobs(hidden, weight, target, group=default_group),
                      lambda: split.reassemble(local), loss.backward):
         with contextlib.ExitStack() as failing:
-            for owner, name in ((torch, "empty"), (torch, "zeros"), (torch.Tensor, "new_empty")) if rank == 0 else ():
+            for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")) if rank == 0 else ():
                 failing.enter_context(mock.patch.object(owner, name, side_effect=torch.OutOfMemoryError("used up")))
             told(rank, torch.OutOfMemoryError, function, "used up")
         works(default_group)
