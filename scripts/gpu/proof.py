@@ -31,8 +31,8 @@ def parts(context):
     yield from (test(context, name, tests[name]) for name in KERNEL_TESTS if name in tests)
     groups = figure_groups(context)
     logprob = [group for group in groups if group.startswith("gpu: logprob")]
-    changed = logprob[:VARIANTS] + [group for group in groups if group.startswith(("gpu: loss", "gpu: rearrange"))]
-    early = changed + [group for group in groups if group not in changed and group.startswith(("gpu: logprob", "gpu: fused head", "gpu: range"))]
+    changed = logprob[:VARIANTS] + [group for group in groups if group.startswith(("gpu: fused head", "gpu: loss", "gpu: rearrange"))]
+    early = changed + [group for group in groups if group not in changed and group.startswith(("gpu: logprob", "gpu: range"))]
     late = [group for group in groups if group not in early]
     yield from (figures(context, group) for group in early)
     yield profile(context)

@@ -143,6 +143,19 @@ def test_step_memory():
     assert all(check["outcome"] == "passed" for check in found["checks"])
 
 
+def test_head_memory():
+    """linear_logprobs holds less than its memory= beyond gradients, and every way less than log_softmax in fp32."""
+    import head_memory
+    import torch
+
+    found = {}
+    for name, way in head_memory.WAYS.items():
+        peak, needed = head_memory.peak(way, 8192, 256, 100_000, torch.bfloat16)
+        found[name] = peak - needed
+    plain, _, pieces, *others = found.values()
+    assert 0 < pieces < 1 << 30 and all(0 < each < plain for each in others)
+
+
 def test_peers(tmp_path):
     import peers
 
