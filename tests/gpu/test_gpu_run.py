@@ -530,7 +530,7 @@ class RehearsalTest(unittest.TestCase):
         order = list(seen)
         self.assertLess(order.index("logprob"), order.index(measured[0]))
         self.assertTrue(measured[0].startswith("figures gpu: logprob"))
-        changed = [name for name in order if name.startswith(("figures gpu: loss", "figures gpu: rearrange"))]
+        changed = [name for name in order if name.startswith(("figures gpu: fused head", "figures gpu: loss", "figures gpu: rearrange"))]
         first = order.index(measured[0])
         self.assertEqual(order[first + proof.VARIANTS:first + proof.VARIANTS + len(changed)], changed)
         self.assertLess(order.index(changed[-1]), order.index("rules-driver"))
