@@ -9,6 +9,7 @@
     bucketpool.torch.titan           both in torchtitan, by one flag
     bucketpool.torch.logprob         log-probabilities and entropies, also with a split vocabulary
     bucketpool.torch.lm_head         the same from hidden states and the head's weight, without logits
+    bucketpool.torch.linear_loss     their losses with gradients from the same call, for fine-tuning and policy gradients
     bucketpool.torch.distillation    divergences from a teacher, and its top-k log-probabilities
     bucketpool.torch.cp              packed sequences on context-parallel ranks
     bucketpool.torch.loss            their loss and its statistics over all ranks, and logit ranges
