@@ -110,6 +110,21 @@ def test_no_tokens_and_no_gradients():
     assert_close(alone.loss, linear_cross_entropy(hidden, weight, target).loss.detach())
 
 
+def test_loss_scale():
+    """A scale of GradScaler in token_weights keeps fp16 gradients that would become 0 before backward scales them."""
+    torch.manual_seed(5)
+    scale, tokens = 65536.0, 2048
+    target = torch.randint(0, 2000, (tokens, ))
+    values = torch.randn(tokens, 16), 0.02 * torch.randn(2000, 16)
+    exact = [tensor.double().requires_grad_() for tensor in values]
+    F.cross_entropy(exact[0] @ exact[1].t(), target).backward()
+    hidden, weight = [tensor.half().requires_grad_() for tensor in values]
+    weights = torch.full((tokens, ), scale / tokens)
+    linear_cross_entropy(hidden, weight, target, token_weights=weights, reduction="sum").loss.backward()
+    for got, wanted in ((hidden.grad, exact[0].grad), (weight.grad, exact[1].grad)):
+        assert (got.double() / scale - wanted).norm() < 1e-3 * wanted.norm()
+
+
 def test_once():
     hidden, weight, target = batch((2, 7))
     loss, _ = linear_cross_entropy(hidden, weight, target)

@@ -17,7 +17,8 @@ PAGES = {page: blocks for page, blocks in pages.documents().items() if pages.lef
 
 @pytest.mark.parametrize("page", PAGES)
 def test_page(page, tmp_path):
-    for word, package in (("megatron_fsdp", "megatron_fsdp"), ("describe", "transformers"), ("import deepspeed", "deepspeed")):
+    for word, package in (("megatron_fsdp", "megatron_fsdp"), ("describe", "transformers"), ("LlamaForCausalLM", "transformers"),
+                          ("import deepspeed", "deepspeed")):
         if any(word in block.code for block in PAGES[page]):
             pytest.importorskip(package)
     if any("torch.adopt" in block.code for block in PAGES[page]) and not os.path.isdir(adopt_releases.RELEASES):
