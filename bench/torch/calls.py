@@ -5,8 +5,8 @@
     python3 bench/torch/calls.py --compiled          # also torch.compile of the same functions, backend aot_eager
     python3 bench/torch/calls.py --device cuda       # also with a wait for the GPU after each call, and replays of captured graphs
 
-Prints medians in microseconds, and ratios to the first way: of forward without gradients, of forward that saves for backward, of
-backward. The ways run in turns in one process, in a new order each turn."""
+Prints medians in microseconds, and ratios to the first way (1.00; below: faster): of forward without gradients, of forward that saves
+for backward, of backward. The ways run in turns in one process, in a new order each turn."""
 
 import argparse
 import contextlib
@@ -111,13 +111,14 @@ def in_turns(ways, turns, run):
 
 def show(report, group, phases, took):
     width = max(map(len, took))
-    print(f"{group}, us a call".ljust(width), *(f"{phase:>11}   ratio" for phase in phases), sep="  ")
+    print(f"{group}: median us of a call, and its ratio to {BASE} (below 1: faster)")
+    print(" " * width, *(f"{phase:>13}   ratio" for phase in phases), sep="  ")
     base = list(zip(*took[BASE]))
     for name, times in took.items():
         cells = []
         for phase, values, to in zip(phases, zip(*times), base):
             report.figure(group, f"{name}: {phase}", values, () if name == BASE else to, BASE)
-            cells.append(f"{statistics.median(values) / 1e3:11.1f}  {statistics.median(values) / statistics.median(to):6.2f}")
+            cells.append(f"{statistics.median(values) / 1e3:13.1f}  {statistics.median(values) / statistics.median(to):6.2f}")
         print(name.ljust(width), *cells, sep="  ")
 
 

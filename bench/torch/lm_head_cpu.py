@@ -184,9 +184,11 @@ def main():
         given = argparse.Namespace(**{**vars(arguments), "hidden": arguments.hidden[0], "dtype": arguments.dtype[0]})
         print(*measure(given) if given.part == "times" else (peak(WAYS[given.part], given), ))
         return
-    print(f"{arguments.tokens} tokens, vocabulary {arguments.vocab}; medians of {arguments.turns} turns: ms, ratio to torch, peak in MiB")
-    print(f"{'DTYPE':9}{'HIDDEN':>7}{'THREADS':>8}" + "".join(f"{name.upper():>12}{'':13}" for name in WAYS) +
-          "".join(f"{name.upper():>16}" for name in PRODUCTS) + "  GFLOP/s of head and torch, LIBRARY")
+    print(f"{arguments.tokens} tokens, vocabulary {arguments.vocab}; medians of {arguments.turns} turns. RATIO: time over that of torch "
+          "(below 1: faster); MIB: peak.\nProducts: GFLOP/s of the head's LIBRARY and of torch")
+    print(" " * 24 + "".join(f"{name.upper():>25}" for name in WAYS) + "".join(f"{name.upper():>16}" for name in PRODUCTS))
+    print(f"{'DTYPE':9}{'HIDDEN':>7}{'THREADS':>8}" + f"{'MS':>12}{'RATIO':>6}{'MIB':>7}" * len(WAYS) + f"{'HEAD TORCH':>16}" * len(PRODUCTS) +
+          "  LIBRARY", flush=True)
     for dtype, hidden, threads in itertools.product(arguments.dtype, arguments.hidden, arguments.threads):
         given = dict(tokens=arguments.tokens, vocab=arguments.vocab, hidden=hidden, dtype=dtype, threads=threads, turns=arguments.turns)
         found = {}
