@@ -10,6 +10,7 @@ from typing import Any, Dict, Hashable, Optional, Sequence, Tuple
 import torch
 
 from .._library import logprob
+from ._tensors import contiguous
 
 Field = Tuple[int, str, bool]  # of an address: the struct, the path, and whether calls copy the tensor
 MOST = 256  # for each group and for the process alone
@@ -20,7 +21,8 @@ transforms: Any = torch._C._are_functorch_transforms_active
 
 
 def layouts(tensors: Sequence[Optional[torch.Tensor]]) -> Tuple[Hashable, ...]:
-    return tuple([None if each is None else (each.shape, each.stride(), each.dtype, each.device) for each in tensors])
+    return tuple([None if each is None else (each.shape, each.stride(), each.dtype, each.device, each.is_neg())
+                  for each in tensors])
 
 
 def key_of(options: Tuple[Any, ...], tensors: Sequence[Any]) -> Hashable:
@@ -39,8 +41,8 @@ def key_of(options: Tuple[Any, ...], tensors: Sequence[Any]) -> Hashable:
 def keep(calls: Dict[Hashable, Any], key: Hashable, made: Any) -> Any:
     """Keeps what was made for a key, which may be None; the oldest is forgotten."""
     if key is not None:
-        while len(calls) >= MOST:
-            calls.pop(next(iter(calls)), None)
+        for oldest in list(calls)[:max(0, len(calls) + 1 - MOST)]:  # a list, because other threads add and remove
+            calls.pop(oldest, None)
         calls[key] = made
     return made
 
@@ -83,7 +85,7 @@ class Call:
 
     def __call__(self, client: Any, tensors: Sequence[torch.Tensor], stream: Any) -> int:
         if self._copies:
-            tensors = [each.contiguous() if copied else each for each, copied in zip(tensors, self._copied)]
+            tensors = [contiguous(each) if copied else each for each, copied in zip(tensors, self._copied)]
         for (view, word), each in zip(self._words, tensors):
             view[word] = each.data_ptr()
         status: int = self._function(client, *self._addresses, stream)

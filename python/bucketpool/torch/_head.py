@@ -121,7 +121,7 @@ def _batch(hidden: torch.Tensor, weight: torch.Tensor, bias: Maybe, options: Opt
         logits = logits.contiguous()  # hooks of saved tensors may change strides
         batch.logits = ctypes.cast(logits.data_ptr(), ctypes.POINTER(ctypes.c_float))
     if bias is not None:
-        bias = bias.detach().float().contiguous()
+        bias = _tensors.contiguous(bias.detach().float())
         batch.bias = ctypes.cast(bias.data_ptr(), ctypes.POINTER(ctypes.c_float))
     return batch, (hidden, weight, bias, logits, set_tokens(batch.tokens, options, tokens, hidden))
 

@@ -151,6 +151,8 @@ def values(tensor: Optional[torch.Tensor],
     """
     if tensor is None:
         return _abi.bp_token_values(), None
+    if tensor.is_neg():
+        tensor = contiguous(tensor)
     if several:
         strides = _strides(tensor, 1)
         if strides is None:
@@ -165,8 +167,17 @@ def values(tensor: Optional[torch.Tensor],
     return _abi.bp_token_values(tensor.data_ptr(), strides[0], strides[1]), tensor
 
 
+def contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor or a copy, whose memory has its values. That of a view of the imaginary part of a conjugate has them
+    negated.
+    """
+    return tensor.resolve_neg().contiguous()
+
+
 def rows_fit(tensor: torch.Tensor) -> bool:
     """True if rows [..., columns] can be read in place: each row is contiguous, and rows do not overlap."""
+    if tensor.is_neg():
+        return False
     if tensor.is_contiguous():
         return True
     strides = _strides(tensor, 1)
@@ -177,7 +188,7 @@ def rows_fit(tensor: torch.Tensor) -> bool:
 
 def readable(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, or a copy whose rows can be read."""
-    return tensor if rows_fit(tensor) else tensor.contiguous()
+    return tensor if rows_fit(tensor) else contiguous(tensor)
 
 
 def rows(tensor: torch.Tensor) -> _abi.bp_token_rows:
@@ -318,6 +329,16 @@ def local_shard(name: str, tensor: Any, dimension: int, group: Any) -> Tuple[Any
                                   f"{ranks_of(group)}; pass group=None, or the group of the mesh")
         group = own if group is None else group
     return tensor.to_local(grad_placements=placements), group
+
+
+def sharded_as(gradient: Optional[torch.Tensor], source: Any) -> Optional[torch.Tensor]:
+    """The gradient of the local tensor of `source`, as a DTensor if that is one."""
+    if gradient is None or not is_dtensor(source):
+        return gradient
+    from torch.distributed.tensor import DTensor
+    whole: torch.Tensor = DTensor.from_local(gradient, source.device_mesh, source.placements, run_check=False,
+                                             shape=source.shape, stride=source.stride())
+    return whole
 
 
 def run(device: torch.device, function: Any, *arguments: Any) -> None:

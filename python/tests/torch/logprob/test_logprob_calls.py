@@ -2,6 +2,7 @@
 """Repeated calls: what one costs in Python functions, and that it differs from the first one in nothing else."""
 
 import sys
+import threading
 
 import pytest
 import torch
@@ -139,3 +140,48 @@ def test_calls_are_forgotten():
     L.free_clients()
     assert not calls
     assert_close(L.logprobs_from_logits(logits, target), eager(logits, target), atol=1e-5, rtol=1e-5)
+
+
+def test_calls_of_threads():
+    """Threads forget the oldest calls at the same time."""
+    calls, failures, interval = {}, [], sys.getswitchinterval()
+
+    def adds(thread):
+        try:
+            for i in range(100_000):
+                _calls.keep(calls, (thread, i), i)
+        except Exception as error:
+            failures.append(error)
+
+    try:
+        sys.setswitchinterval(1e-6)
+        threads = [threading.Thread(target=adds, args=(i, )) for i in range(3)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not failures and len(calls) <= _calls.MOST + 2
+
+
+def test_negative_views():
+    """Tensors whose memory has the values negated: autograd makes them of complex numbers."""
+    logits, target = tensors()
+    leaf, negated = logits.clone().requires_grad_(), torch._neg_view(-logits)
+    temperatures = torch.rand(8) + 0.5
+    for _ in range(2):
+        assert_close(L.logprobs_from_logits(negated, target), eager(logits, target), atol=1e-5, rtol=1e-5)
+        got = L.logprobs_from_logits(logits, target, temperature=torch._neg_view(-temperatures))
+        assert_close(got, eager(logits / temperatures[:, None], target), atol=1e-5, rtol=1e-5)
+        logprobs, entropies = L.logprobs_and_entropy(leaf, target)
+        gradient, = torch.autograd.grad((torch.complex(logprobs, entropies).conj() * (1 + 2j)).real.sum(), leaf)
+        log_p = torch.log_softmax(leaf, -1)
+        wanted, = torch.autograd.grad(eager(leaf, target).sum() - 2 * (log_p.exp() * log_p).sum(), leaf)
+        assert_close(gradient, wanted, atol=1e-5, rtol=1e-5)
+        with pytest.raises(InvalidArgument, match="in_place"):
+            L.logprobs_from_logits(torch._neg_view(leaf * 1), target, in_place=True)
+        L.logprobs_from_logits(leaf, target)  # plans of the same strides
+    weight, bias = torch.randn(5, 16), torch.randn(5)
+    got = L.linear_logprobs(negated, torch._neg_view(-weight), target % 5, bias=torch._neg_view(-bias))
+    assert_close(got, eager(logits @ weight.T + bias, target % 5), atol=1e-5, rtol=1e-5)
