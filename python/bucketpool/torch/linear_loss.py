@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from ..errors import InvalidArgument, Unsupported
 from . import _tensors
-from ._head import Gradients, Maybe, both, outputs_of_head
+from ._head import Gradients, Maybe, both, local_shards, outputs_of_head
 from ._passes import (ENTROPY, IGNORED, LOGPROB, MEAN_LOGPROB, Asked, Temperature, integer, number, untraced)
 
 __all__ = ["CrossEntropy", "LinearGradients", "linear_cross_entropy", "linear_logprobs_with_gradient"]
@@ -92,7 +92,8 @@ def _with_gradient(hidden: Any, weight: Any, bias: Any, targets: Any, logprob_gr
 
     with torch.no_grad():
         results, gradients = both(hidden, weight, bias, targets, asked, above, _require(hidden, weight, bias))
-    return LinearGradients(results[0], results[1], *gradients)  # type: ignore[arg-type]
+    return LinearGradients(results[0], results[1],  # type: ignore[arg-type]
+                           *map(_tensors.sharded_as, gradients, (hidden, weight, bias)))
 
 
 def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, *,
@@ -132,6 +133,10 @@ def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: to
 def _cross_entropy(hidden: Any, weight: Any, bias: Any, targets: Any, token_weights: Any, reduction: str,
                    smoothing: float, asked: Asked) -> CrossEntropy:
     factors: Any = None
+    try:
+        weight, bias, asked = local_shards(hidden, weight, bias, asked)
+    except InvalidArgument:
+        pass  # the call below raises it again, on all ranks
 
     def above() -> Tuple[Maybe, ...]:
         nonlocal factors
@@ -193,7 +198,7 @@ class _Multiplied(torch.autograd.Function):
                               "have been passed on; use linear_logprobs, whose backward may be repeated")
         ctx.is_spent = True
         gradients = ctx.saved_tensors
-        if factor.device.type != "cpu" or factor.item() != 1:
+        if type(factor) is not torch.Tensor or factor.device.type != "cpu" or factor.item() != 1:
             for gradient in gradients:
                 if gradient is not None:
                     gradient.mul_(factor)

@@ -11,6 +11,7 @@ from torch.testing import assert_close
 from bucketpool import errors
 from bucketpool.torch import distillation as D
 from bucketpool.torch import logprob as L
+from bucketpool.torch.linear_loss import linear_cross_entropy, linear_logprobs_with_gradient
 from logprob_cases import FP32, expect, reference, shares
 
 AT_ONCE = 10  # seconds; torch's time-out is twice that
@@ -185,6 +186,12 @@ def case_sharded_weights(rank, ranks):
         assert_close(got[0], wanted[0], **FP32)
         assert isinstance(got[1], DTensor) and got[1].placements == (placement, )
         assert_close(got[1].full_tensor(), wanted[1], **FP32)
+        loss = linear_cross_entropy(hidden, weight, target, reduction="sum").loss
+        known = linear_logprobs_with_gradient(hidden, weight, target, -torch.ones(2, 5))
+        for of_hidden, of_weight in (torch.autograd.grad(loss, (hidden, weight)), known[2:4]):
+            assert_close(of_hidden, -wanted[0], **FP32)
+            assert isinstance(of_weight, DTensor) and of_weight.placements == (placement, )
+            assert_close(of_weight.full_tensor(), -wanted[1], **FP32)
 
 
 def case_refused_placements(rank, ranks):
@@ -199,6 +206,7 @@ def case_refused_placements(rank, ranks):
     bad = distribute_tensor(weight, mesh, [Shard(1)])
     expect(errors.InvalidArgument, lambda: L.linear_logprobs(hidden, bad, target), "weights", "Shard(dim=1)",
            "Shard(0)")
+    expect(errors.InvalidArgument, lambda: linear_cross_entropy(hidden, bad, target), "weights", "Shard(dim=1)")
     bad = distribute_tensor(logits, mesh, [Replicate()])
     expect(errors.InvalidArgument, lambda: L.logprobs_from_logits(bad, target, group=group), "logits", "group=None")
     bad = distribute_tensor(hidden, mesh, [Replicate()])
