@@ -381,12 +381,11 @@ def _without_masked(hidden: Any, weight: Any, target: Any, asked: Asked) -> Tupl
 
     def put_back(output: torch.Tensor) -> torch.Tensor:
         whole = output.new_zeros((shape.numel(), *output.shape[1:]))
-        return whole.index_copy(0, index, output).reshape(*shape, *output.shape[1:])
+        return whole.index_copy(0, index, output).reshape((*shape, *output.shape[1:]))
 
     temperature = asked.temperature if tokens.temperatures is None else kept(tokens.temperatures)
-    chunk = asked.chunk or max(shape[-1] if shape else 1, 1)
     return kept(hidden), None if target is None else kept(target), asked._replace(
-        mask=None, temperature=temperature, chunk=chunk), put_back
+        mask=None, temperature=temperature), put_back
 
 
 def _kept(tokens: Tokens, options: Options, shape: torch.Size) -> Maybe:

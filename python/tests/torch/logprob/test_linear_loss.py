@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from bucketpool import errors
+from bucketpool.torch import _clients
 from bucketpool.torch import logprob as L
 from bucketpool.torch.linear_loss import linear_cross_entropy, linear_logprobs_with_gradient
 from test_logprob_head import TOLERANCE, batch, reference
@@ -94,6 +95,25 @@ def test_kept_and_recomputed_logits(memory):
     for mine, other, theirs in zip(first, again, wanted):
         assert torch.equal(mine, other)
         same(mine, theirs, torch.float32)
+
+
+@pytest.mark.parametrize("memory", [None, 1 << 20])
+def test_memory_without_masked_tokens(memory):
+    """drop_masked leaves tokens out and changes nothing else: the same clients, the same bits."""
+    hidden, weight, target = batch((1, 4000))
+    mask = torch.rand(1, 4000) < 0.9
+    results, clients = [], []
+    for drop in (True, False):
+        L.free_clients()
+        given = (hidden, target) if drop else (hidden[mask], target[mask])
+        lp = L.linear_logprobs(given[0], weight, given[1], mask=mask if drop else None, drop_masked=drop, memory=memory)
+        results.append((lp[mask] if drop else lp, *torch.autograd.grad(lp.sum(), (hidden, weight))))
+        clients.append([key for key, _ in _clients.of(None).kept()])
+    for mine, theirs in zip(*results):
+        assert torch.equal(mine, theirs)
+    assert clients[0] == clients[1]
+    alone = L.linear_logprobs(hidden[0, 0], weight, target[0, 0], mask=mask[0, 0], drop_masked=True)
+    assert_close(alone, L.linear_logprobs(hidden[0, 0], weight, target[0, 0], mask=mask[0, 0]))
 
 
 def test_no_tokens_and_no_gradients():
