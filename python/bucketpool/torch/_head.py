@@ -12,6 +12,7 @@ from .._library import configured, filled, made
 from .._library import logprob as library
 from ..errors import InvalidArgument
 from . import _clients, _tensors
+from ._calls import keep
 from ._clients import size_class
 from ._passes import (GRANULARITY, SCHEMA, Agreed, Asked, Memory, Options, Outputs, Tokens, agreed, define, fake_outputs, flag,
                       for_operator, fresh, from_operator, group_of, integer, most_targets, only_once, options_of, outputs_of,
@@ -166,12 +167,15 @@ def _forward(hidden: Any, weight: Any, bias: Any, target: Any, asked: Asked, sav
         memory = _memory(asked.memory)
         saves = not flag("inference_only", asked.inference_only) and saves
         dtype = dtype or _dtype(weight)
+        alike = "keeps", shape.numel(), columns, memory
+        keeps = keeps and (comm is None or not comm.trusting and _clients.of(comm).calls.get(alike, True))
         passes = ONE_CALL if above is not None else KEPT if keeps else FORWARD | BACKWARD if saves else FORWARD
         fields = _fields(weight, dtype, shape, passes, options, memory)
         if comm is not None:
             batch, sequence = _tensors.shape_of(shape)
-            same = dict(batch=batch, sequence=sequence, dtype=fields["dtype"], passes=passes, hidden=weight.shape[1],
-                        chunk=fields["chunk"], memory=fields["memory_bytes"], bias=int(bias is not None))
+            same = dict(batch=batch, sequence=sequence, dtype=fields["dtype"], hidden=weight.shape[1],
+                        passes=FORWARD | BACKWARD if keeps else passes, chunk=fields["chunk"], memory=memory,
+                        bias=int(bias is not None))
         key = _key(fields, device, options.start)
         logits = hidden.new_empty((shape.numel(), columns), dtype=torch.float32) if keeps else None
         work, kept = _batch(hidden, weight, bias, options, tokens, dtype, logits)
@@ -182,8 +186,13 @@ def _forward(hidden: Any, weight: Any, bias: Any, target: Any, asked: Asked, sav
                                                   _is_narrow(comm, fields, shape, device))
     except Exception as error:  # any, because agreed() reports it to the other ranks
         failure = error
-    agreement = agreed(comm, asked.what, key, same, options, columns, failure)
+    agreement = agreed(comm, asked.what, key, same, options, columns, failure, dict(keeps=int(keeps)))
     assert options is not None and dtype is not None
+    if keeps and agreement.everybody is not None and not all(one["keeps"] for one in agreement.everybody):
+        keep(_clients.of(comm).calls, alike, False)  # a larger shard does not fit; the next call knows it
+        logits = work.logits = None
+        fields = _fields(weight, dtype, shape, FORWARD | BACKWARD, options, memory)
+        key = _key(fields, device, options.start)
     client = _client(comm, key, agreement, device, fields)
     function = library().bp_lm_head_forward
     more: Tuple[Any, ...] = ()

@@ -230,8 +230,10 @@ class Agreed(NamedTuple):
 
 
 def agreed(comm: Optional[GroupComm], what: str, key: Hashable, same: Dict[str, int], options: Optional[Options],
-           columns: int, failure: Optional[Exception]) -> Agreed:
-    """Compares the arguments of this rank with those of the other ranks. An error of one rank is an error of all."""
+           columns: int, failure: Optional[Exception], told: Optional[Dict[str, int]] = None) -> Agreed:
+    """Compares the arguments of this rank with those of the other ranks. An error of one rank is an error of all.
+    told: further numbers, which may differ.
+    """
     if comm is None or comm.trusting:
         if failure is not None:
             raise failure
@@ -245,7 +247,8 @@ def agreed(comm: Optional[GroupComm], what: str, key: Hashable, same: Dict[str, 
         same = {**same, "outputs": options.outputs, "temperature": bits(options.temperature),
                 "soft_cap": bits(options.soft_cap), "round_to": options.rounding, "targets": options.targets,
                 "ignore_index": ignored, "outside": OUTSIDE[options.outside]}
-    everybody = comm.agree(what, same, dict(columns=columns, client=_clients.of(comm).generation_of(key)), failure)
+    everybody = comm.agree(what, same, dict(columns=columns, client=_clients.of(comm).generation_of(key), **(told or {})),
+                           failure)
     if options is not None and options.start is not None:
         return Agreed(options.start, everybody)
     return Agreed(sum(one["columns"] for one in everybody[:comm.rank]), everybody)

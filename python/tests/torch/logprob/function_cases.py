@@ -131,6 +131,25 @@ def case_statistics_of_head(rank, ranks):
         compared(got, statistics(logits, target, **options), mine, full, slices, dict(atol=5e-5, rtol=5e-4))
 
 
+def case_memory_of_shards(rank, ranks):
+    """Memory for the kept logits of the smaller shards, but not of the larger ones: no rank keeps its logits."""
+    begins = shares(ranks, True)
+    part, tokens = slice(begins[rank], begins[rank + 1]), 6
+    sizes = sorted({8 * tokens * (end - begin) for begin, end in zip(begins, begins[1:])})
+    hidden, weight = everywhere(torch.randn(tokens, 16)), everywhere(torch.randn(begins[-1], 16) / 2)
+    target = everywhere(torch.randint(0, begins[-1], (tokens, )))
+    full = [hidden.double().requires_grad_(), weight.double().requires_grad_()]
+    true = torch.log_softmax(full[0] @ full[1].T, -1).gather(-1, target[:, None])[:, 0]
+    wanted = torch.autograd.grad(true.sum(), full)
+    for memory in (sizes[0], sizes[0], sizes[-1]):
+        mine = hidden.clone().requires_grad_(), weight[part].clone().requires_grad_()
+        lp = L.linear_logprobs(*mine, target, group=group_of(ranks), memory=memory)
+        got = torch.autograd.grad(lp.sum(), mine)
+        assert_close(lp, true.float(), **OUTPUT)
+        assert_close(got[0], wanted[0].float(), **GRADIENT[torch.float32])
+        assert_close(got[1], wanted[1][part].float(), **GRADIENT[torch.float32])
+
+
 def case_smoothing_and_z_loss(rank, ranks):
     """The recipes of the guide: label smoothing over the vocabulary of all ranks, as torch has it, and the z-loss."""
     begins = shares(ranks, False)
