@@ -115,6 +115,7 @@ def linear_cross_entropy(hidden: torch.Tensor, weight: torch.Tensor, targets: to
     Backward may run once: it multiplies the gradients that forward has made, in their dtypes, by the gradient of the
     loss; on GPUs by 1, too. Factors in token_weights (with reduction="sum") cost no second rounding; in float16 that of
     GradScaler has to be there, or small gradients become 0.
+
     Further arguments as in bucketpool.torch.lm_head.linear_logprobs. Collective with a group. torch.compile breaks the
     graph here.
     """

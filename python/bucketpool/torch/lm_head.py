@@ -104,8 +104,8 @@ def linear_logprobs(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.T
     """Log-probabilities of targets: log softmax((hidden weight^T + bias) / temperature)[targets], float32.
 
     - hidden, weight: [..., sequence, hidden] and [columns, hidden]
-    - memory: bytes for logits; None: 1 GiB. Where the logits of all tokens, in float32, take at most half of it, forward
-      keeps them for backward; otherwise pieces of the tokens take turns, and backward computes their logits again
+    - memory: bytes for logits; None: 1 GiB. Where the logits of all tokens, in float32, take at most half of it (on each
+      rank of a group, but never in trusted groups, whose ranks do not tell), forward keeps them for backward; otherwise pieces of the tokens take turns, and backward computes their logits again
     - chunk_size: tokens of a piece, of which none is kept; None: as many as the memory holds, at least 1,024
     - partial_hidden_grad: leaves the sum of the hidden states' gradient over the ranks to the caller; False:
       backward sums it (collective)
