@@ -12,7 +12,7 @@ from .._library import configured, filled, made
 from .._library import logprob as library
 from ..errors import InvalidArgument
 from . import _clients, _tensors
-from ._calls import keep
+from ._calls import keep, transforms
 from ._clients import size_class
 from ._passes import (GRANULARITY, SCHEMA, Agreed, Asked, Memory, Options, Outputs, Tokens, agreed, define, fake_outputs, flag,
                       for_operator, fresh, from_operator, group_of, integer, most_targets, only_once, options_of, outputs_of,
@@ -69,7 +69,8 @@ def _keeps(saves: bool, asked: Asked, weight: Any, hidden: Any) -> bool:
     """True if forward keeps its logits for backward, in half of the memory. Not in torch.compile, whose graphs are for
     any number of tokens.
     """
-    if not saves or asked.chunk or torch.compiler.is_compiling() or not all(isinstance(tensor, torch.Tensor) and tensor.dim() for tensor in (weight, hidden)):
+    if not saves or asked.chunk or torch.compiler.is_compiling() or not (
+            isinstance(weight, torch.Tensor) and isinstance(hidden, torch.Tensor) and weight.dim() and hidden.dim()):
         return False
     return bool(0 < hidden.shape[:-1].numel() * weight.shape[0] * 8 <= _memory(asked.memory))
 
@@ -82,8 +83,9 @@ def _fields(weight: torch.Tensor, dtype: torch.dtype, tokens: torch.Size, passes
     """Those that do not depend on the ranks. A chunk is at most a sequence, rounded up to a power of two, so that
     sequences of similar length share a client.
     """
-    sequence = max(tokens[-1] if tokens else 1, 1)
-    chunk = min(options.chunk, 1 << (sequence - 1).bit_length())
+    chunk = options.chunk
+    if chunk:
+        chunk = min(chunk, 1 << (max(tokens[-1] if tokens else 1, 1) - 1).bit_length())
     return dict(hidden=weight.shape[1], vocab=weight.shape[0], dtype=_tensors.DTYPES[dtype], chunk=chunk,
                 memory_bytes=memory // 2 if passes == KEPT else memory, max_tokens=size_class(tokens.numel()),
                 max_targets=most_targets(options.targets), targets=targets_of(options), passes=passes,
@@ -167,8 +169,9 @@ def _forward(hidden: Any, weight: Any, bias: Any, target: Any, asked: Asked, sav
         memory = _memory(asked.memory)
         saves = not flag("inference_only", asked.inference_only) and saves
         dtype = dtype or _dtype(weight)
-        alike = "keeps", shape.numel(), columns, memory
-        keeps = keeps and (comm is None or not comm.trusting and _clients.of(comm).calls.get(alike, True))
+        if keeps and comm is not None:
+            alike = "keeps", shape.numel(), columns, memory
+            keeps = not comm.trusting and _clients.of(comm).calls.get(alike, True)
         passes = ONE_CALL if above is not None else KEPT if keeps else FORWARD | BACKWARD if saves else FORWARD
         fields = _fields(weight, dtype, shape, passes, options, memory)
         if comm is not None:
@@ -183,10 +186,11 @@ def _forward(hidden: Any, weight: Any, bias: Any, target: Any, asked: Asked, sav
         results = outputs_struct(outputs, len(shape))
         if above is not None:
             gradients, made_of, held = _gradients(above(), None, 1.0, hidden, weight, bias, dtype, needs,
-                                                  _is_narrow(comm, fields, shape, device))
+                                                  _is_narrow(comm, fields, shape, weight))
     except Exception as error:  # any, because agreed() reports it to the other ranks
         failure = error
-    agreement = agreed(comm, asked.what, key, same, options, columns, failure, dict(keeps=int(keeps)))
+    told = None if comm is None else dict(keeps=int(keeps))
+    agreement = agreed(comm, asked.what, key, same, options, columns, failure, told)
     assert options is not None and dtype is not None
     if keeps and agreement.everybody is not None and not all(one["keeps"] for one in agreement.everybody):
         keep(_clients.of(comm).calls, alike, False)  # a larger shard does not fit; the next call knows it
@@ -211,11 +215,12 @@ def _forward(hidden: Any, weight: Any, bias: Any, target: Any, asked: Asked, sav
 # ---- backward ------------------------------------------------------------------------------------------------------
 
 
-def _is_narrow(comm: Optional[GroupComm], fields: Fields, tokens: torch.Size, device: torch.device) -> bool:
+def _is_narrow(comm: Optional[GroupComm], fields: Fields, tokens: torch.Size, weight: torch.Tensor) -> bool:
     """True if the gradient of the weight is one product, which may round it to the dtype of products. Ranks may have
     larger shards, and smaller pieces.
     """
-    return comm is None and tokens.numel() <= _sizes(1, device.type == "cpu", *fields.items()).piece_tokens
+    return (comm is None and weight.dtype != torch.float32
+            and tokens.numel() <= _sizes(1, weight.device.type == "cpu", *fields.items()).piece_tokens)
 
 
 def _gradients(above: Tuple[Maybe, ...], saved: Maybe, share: float, hidden: torch.Tensor, weight: torch.Tensor,
@@ -296,7 +301,7 @@ def _backward(of: _Saved, grads: Tuple[Maybe, ...], tensors: Any, needs: Tuple[b
             alone = comm is not None and options.partial_hidden_grad and not any(found)  # see _backward_client
             gradients, made_of, held = _gradients(grads, saved, weight.shape[0] / of.vocab if alone else 1.0, hidden,
                                                   weight, bias, of.dtype, needs,
-                                                  _is_narrow(comm, fields, tokens, device))
+                                                  _is_narrow(comm, fields, tokens, weight))
     except Exception as error:  # any, because agree() reports it to the other ranks
         failure = error
     everybody = None
@@ -330,6 +335,9 @@ class _FromHidden(torch.autograd.Function):
             return (*got, None)
         sources = *ctx.saved_tensors[:3], *grads
         return (*[only_once(ctx.saved.options.what, gradient, *sources) for gradient in got], None)
+
+
+_connected: Any = super(torch.autograd.Function, _FromHidden).apply  # without Python's part, which is for functorch
 
 
 def local_shards(hidden: Any, weight: Any, bias: Any, asked: Asked) -> Tuple[Any, Any, Asked]:
@@ -368,7 +376,7 @@ def outputs_of_head(hidden: Any, weight: Any, bias: Any, target: Any, asked: Ask
         work, _ = _forward(hidden, weight, bias, target, asked, saves, None, failure, keeps)
         outputs = work.outputs[:4]
         if work.outputs[4] is not None:  # values for backward
-            connected: Any = _FromHidden.apply
+            connected: Any = _FromHidden.apply if transforms() else _connected  # the former refuses them
             outputs = connected(hidden, weight, bias, work)
     return outputs if dropped is None else tuple(None if one is None else dropped(one) for one in outputs)
 
