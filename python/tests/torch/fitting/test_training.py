@@ -154,10 +154,12 @@ def test_reshard(written):
 
 
 def test_losses(written):
-    """The fused head stores no logits: fp32 ones and their log softmax are most of an eager step."""
+    """The fused head holds at most 1 GiB for logits, here one copy in fp32 and half of their gradient: an eager step has
+    them in fp32 and bf16, their log softmax and gradients.
+    """
     path, logits = written(vocab_size=32768), 24 * 128 * 32768
     peaks = {each: recorded(path, batch=24, loss=each, weights="bf16")[1].peak_bytes for each in losses.LOSSES}
-    assert peaks["logprobs"] - peaks["bucketpool"] > 8 * logits
+    assert peaks["logprobs"] - peaks["bucketpool"] > 4 * logits
     training, recording = recorded(path, loss="bucketpool", dp=4)
     assert any(each.op == "bucketpool::head_forward (workspace)" for each in recording.peak())
 
