@@ -33,22 +33,31 @@ static void call(bp_lm_head *head, device_tensors *w, bp_stream *stream)
     assert_ok(call_head(head, &w->there, stream));
 }
 
+/* Compares a head's results with fp64, `calls` times: after the first one without a stream. Returns the head's sizes. */
+static bp_lm_head_sizes check_case(bp_device *device, const head_case *c, bp_targets targets, int calls)
+{
+    device_tensors w;
+    begin_device_tensors(&w, device, c, 0, c->vocab);
+    bp_lm_head *head = new_head(device, c, targets);
+    const bp_lm_head_sizes sizes = *bp_lm_head_get_info(head)->sizes;
+    assert_int_equal(sizes.piece_tokens, bp_lm_head_get_info(head)->piece_tokens);
+    for (int i = 0; i < calls; i++) {
+        reset_device_tensors(&w);
+        call(head, &w, i == 0 ? w.stream : NULL);
+        assert_true(matches_reference(&w));
+    }
+    bp_lm_head_destroy(&head);
+    end_device_tensors(&w);
+    return sizes;
+}
+
 TEST(test_random)
 {
     bp_device *device = new_cuda();
     for (uint64_t seed = 0; seed < 24; seed++) {
         head_case c = random_case(seed);
         c.masks_finite = true;
-        device_tensors w;
-        begin_device_tensors(&w, device, &c, 0, c.vocab);
-        bp_lm_head *head = new_head(device, &c, BP_TARGETS_MASK);
-        for (int again = 0; again < 2; again++) {
-            reset_device_tensors(&w);
-            call(head, &w, again == 0 ? w.stream : NULL);
-            assert_true(matches_reference(&w));
-        }
-        bp_lm_head_destroy(&head);
-        end_device_tensors(&w);
+        (void)check_case(device, &c, BP_TARGETS_MASK, 2);
     }
     bp_device_destroy(&device);
 }
@@ -73,17 +82,9 @@ TEST(test_parts)
                        .seed = i,
                        .way = (head_way)(i % HEAD_WAYS),
                        .memory_bytes = 1};
-        device_tensors w;
-        begin_device_tensors(&w, device, &c, 0, c.vocab);
-        bp_lm_head *head = new_head(device, &c, BP_TARGETS_ERROR);
-        const bp_lm_head_sizes *sizes = bp_lm_head_get_info(head)->sizes;
-        assert_true(c.way == ONE_CALL || sizes->backward_columns == 1536);
-        assert_true(sizes->piece_tokens < c.batch * c.sequence);
-        reset_device_tensors(&w);
-        call(head, &w, w.stream);
-        assert_true(matches_reference(&w));
-        bp_lm_head_destroy(&head);
-        end_device_tensors(&w);
+        const bp_lm_head_sizes sizes = check_case(device, &c, BP_TARGETS_ERROR, 1);
+        assert_true(c.way == ONE_CALL || sizes.backward_columns == 1536);
+        assert_true(sizes.piece_tokens < c.batch * c.sequence);
     }
     bp_device_destroy(&device);
 }
@@ -108,15 +109,8 @@ TEST(test_halves)
                        .narrow_weight_grad = true,
                        .seed = i,
                        .way = (head_way)(i % HEAD_WAYS)};
-        device_tensors w;
-        begin_device_tensors(&w, device, &c, 0, c.vocab);
-        bp_lm_head *head = new_head(device, &c, BP_TARGETS_ERROR);
-        assert_int_equal(bp_lm_head_get_info(head)->piece_tokens, c.batch * c.sequence);
-        reset_device_tensors(&w);
-        call(head, &w, w.stream);
-        assert_true(matches_reference(&w));
-        bp_lm_head_destroy(&head);
-        end_device_tensors(&w);
+        const bp_lm_head_sizes sizes = check_case(device, &c, BP_TARGETS_ERROR, 1);
+        assert_int_equal(sizes.piece_tokens, c.batch * c.sequence);
     }
     bp_device_destroy(&device);
 }
