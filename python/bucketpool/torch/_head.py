@@ -14,10 +14,10 @@ from ..errors import InvalidArgument
 from . import _clients, _tensors
 from ._calls import keep, transforms
 from ._clients import size_class
-from ._passes import (GRANULARITY, SCHEMA, Agreed, Asked, Memory, Options, Outputs, Tokens, agreed, define, fake_outputs, flag,
+from ._passes import (SCHEMA, Agreed, Asked, Memory, Options, Outputs, Tokens, agreed, define, fake_outputs, flag,
                       for_operator, fresh, from_operator, group_of, integer, most_targets, only_once, options_of, outputs_of,
                       outputs_struct, ran, ran_forward, real_outputs, refuse_second, set_tokens, targets_of,
-                      through_operator, upstream, vocabulary, wanted)
+                      through_operator, upstream, vocabulary, wanted, workspaces)
 from .comm import GroupComm, comm_of
 
 Maybe = Optional[torch.Tensor]
@@ -534,9 +534,8 @@ def _client_memory(hidden: torch.Tensor, weight: torch.Tensor, target: Maybe, sc
     sizes = _sizes(1 if of is None else of.size(), hidden.device.type == "cpu", *fields.items())
     each = (sizes.chunk_bytes, sizes.second_chunk_bytes, sizes.scratch_bytes, sizes.hidden_grad_bytes, sizes.partials_bytes,
             sizes.gathered_bytes, sizes.target_bytes)
-    pages = sum(-(-one // GRANULARITY) for one in each)
     is_narrow = of is None and tokens.numel() <= sizes.piece_tokens
-    return {("lm_head", group, *fields.values()): pages * GRANULARITY}, is_narrow
+    return {("lm_head", group, *fields.values()): workspaces(each)}, is_narrow
 
 
 def _temporaries(hidden: torch.Tensor, weight: torch.Tensor, dtype: torch.dtype, is_narrow: bool,

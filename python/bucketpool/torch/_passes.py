@@ -6,7 +6,7 @@ import math
 import numbers
 import operator
 import struct
-from typing import Any, Callable, Dict, Hashable, List, NamedTuple, Optional, Tuple, Type, TypeVar, Union
+from typing import Any, Callable, Dict, Hashable, Iterable, List, NamedTuple, Optional, Tuple, Type, TypeVar, Union
 
 import torch
 import torch.distributed as dist
@@ -457,12 +457,9 @@ def define(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., 
     return operator
 
 
-def workspaces(sizes: List[int], tokens: int, targets: int, group: str) -> int:
-    """Bytes of a client's workspaces on a GPU: its own, and those of every client (base.c of the library)."""
-    of = group_of(group)
-    ranks = 0 if of is None else of.size()
-    partials = tokens * (16 + 4 * targets)
-    return sum(-(-each // GRANULARITY) * GRANULARITY for each in (*sizes, 8, partials if ranks else 0, partials * ranks))
+def workspaces(sizes: Iterable[int]) -> int:
+    """Bytes that workspaces of these sizes take on a GPU."""
+    return sum(-(-each // GRANULARITY) * GRANULARITY for each in sizes)
 
 
 # The options of operators: how an operator takes them, and how Asked is made of them again.

@@ -45,7 +45,7 @@ from . import _clients, _tensors
 from ._calls import Call, Field, keep, key_of, layouts, transforms
 from ._clients import free_clients, size_class
 from ._passes import (ENTROPY, IGNORED, LOGPROB, LOGSUMEXP, MEAN_LOGPROB, OUTPUTS, SCHEMA, Agreed, Asked, Memory, Options,
-                      Outputs, Temperature, Tokens, agreed, define, fake_outputs, flag, for_operator, fresh, from_operator, most_targets,
+                      Outputs, Temperature, Tokens, agreed, define, fake_outputs, flag, for_operator, fresh, from_operator, group_of, most_targets,
                       of_shard, of_target, only_once, options_of, outputs_of, outputs_struct, ran, ran_forward, real_outputs, refuse_in_place,
                       refuse_second, set_tokens, targets_of, through_operator, untraced, upstream, vocabulary, wanted, workspaces)
 from .comm import GroupComm, comm_of, known_comms
@@ -374,8 +374,10 @@ def _forward_memory(logits: torch.Tensor, target: Maybe, *given: Any) -> Memory:
     """Logits that are no rows are copied."""
     count, columns, group = logits.shape[:-1].numel(), logits.shape[-1], given[4]
     most = most_targets(1 if target is None or target.shape == logits.shape[:-1] else target.shape[-1])
-    return _copy(logits), {("logprob", size_class(count), columns, most, group): workspaces(
-        [], size_class(count), most, group)}
+    of, tokens = group_of(group), size_class(count)
+    ranks = 0 if of is None else of.size()
+    partials = tokens * (16 + 4 * most) if ranks else 0  # base.c of the library; 8: the first bad target
+    return _copy(logits), {("logprob", tokens, columns, most, group): workspaces((8, partials, partials * ranks))}
 
 
 def _backward_memory(*given: Any) -> Memory:

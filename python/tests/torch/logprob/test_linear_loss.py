@@ -4,8 +4,9 @@
 import pytest
 import torch
 
-from bucketpool import errors
-from bucketpool.torch import _clients
+from bucketpool import _abi, errors
+from bucketpool._library import configured, logprob
+from bucketpool.torch import _clients, _head
 from bucketpool.torch import logprob as L
 from bucketpool.torch.linear_loss import linear_cross_entropy, linear_logprobs_with_gradient
 from test_logprob_head import TOLERANCE, batch, reference
@@ -180,3 +181,9 @@ def test_compiled():
     compiled = torch.compile(loss, backend="aot_eager")
     for mine, theirs in zip(torch.autograd.grad(compiled(hidden, weight), (hidden, weight)), wanted):
         assert torch.equal(mine, theirs)
+
+
+def test_default_memory():
+    """Of Python and of the library."""
+    default = configured(logprob().bp_lm_head_config_init, _abi.bp_lm_head_config)
+    assert default.memory_bytes == _head.MEMORY
