@@ -1,31 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the libraries of two versions (libabigail's abidiff): changes that a program linked with the older one would meet.
+"""Compares installed libraries with the interface of the last version, which tests/abi/baseline has as XML (libabigail's abidw and abidiff).
 
-usage: python3 scripts/abi.py PREFIX FOLDER       the last release tag with this tree, which is installed in PREFIX
-       python3 scripts/abi.py TAG TAG FOLDER      two tags
-FOLDER is for the builds of tags, kept for next time.
+usage: python3 scripts/abi.py PREFIX            finds changes that a program linked with that version would meet
+       python3 scripts/abi.py --write PREFIX    makes these libraries, with debug information, the baseline: at each release
 
 Compatible: new functions, new values of enumerations, new fields at the end of structs that carry their size or that only the library makes
-(bp_..._info), unless they are the elements of an array, whose older readers would look for the second one too early. Everything else fails as long as both versions are of one series: the major version, before 1.0 major.minor. A release candidate
-(v1.0.0-rc1) comes before its release, and what it had may change.
+(bp_..._info), unless they are the elements of an array, whose older readers would look for the second one too early.
 
-Exit code 77: nothing to compare with (no abidiff, no release, another series), or a change that the series or a candidate allows."""
+Everything else fails. A release candidate may change what its predecessor had, and a major version what the one before had: then --write
+renews the baseline, and the changelog says what changed. Between the releases of a major version it refuses.
+
+Exit code 77: not possible here (no libabigail, another processor)."""
 
 import glob
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
+import xml.etree.ElementTree
 
 LIBRARIES = ("bucketpool", "bucketpool-formats", "bucketpool-logprob", "bucketpool-mpi")
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BASELINE = os.environ.get("BUCKETPOOL_ABI_BASELINE", os.path.join(ROOT, "tests", "abi", "baseline"))  # the test has another one
 SKIPPED = 77
 CHANGED = 4  # bits of abidiff's exit code: a change that may be compatible
 BEYOND = ~CHANGED  # an error, or a removed symbol
-TAG = re.compile(r"v(\d+)\.(\d+)\.(\d+)(?:-([a-z]+)\.?(\d+))?$")
-
-# Exported for our own libraries of the same version only.
-SUPPRESSED = "[suppress_function]\n  symbol_version_regexp = BUCKETPOOL_PRIVATE\n"
+PLAIN = ("--no-corpus-path", "--no-comp-dir-path", "--short-locs", "--no-elf-needed", "--no-parameter-names",
+         "--exported-interfaces-only", "--drop-private-types")
+PRIVATE = "BUCKETPOOL_PRIVATE"  # exported for our own libraries of the same version only
+SUPPRESSED = f"[suppress_function]\n  symbol_version_regexp = {PRIVATE}\n  drop = yes\n"
 
 
 def skip(reason):
@@ -33,50 +39,23 @@ def skip(reason):
     sys.exit(SKIPPED)
 
 
-def order_of(tag):
-    """A key that sorts tags by version, pre-releases before their release."""
-    major, minor, patch, kind, number = TAG.match(tag).groups()
-    return int(major), int(minor), int(patch), kind is None, kind or "", int(number or 0)
+def installed(prefix, library):
+    path = os.path.join(prefix, "lib", f"lib{library}.so")
+    return path if os.path.exists(path) else None
 
 
-def is_candidate(tag):
-    return TAG.match(tag).group(4) is not None
+def baseline_of(library):
+    return os.path.join(BASELINE, f"lib{library}.xml")
 
 
-def series_of(version):
-    return re.match(r"v?(0\.\d+|\d+)", version).group(1)
+def version_of(prefix):
+    with open(os.path.join(prefix, "lib", "pkgconfig", "bucketpool.pc"), encoding="utf-8") as file:
+        return re.search(r"^Version: (.+)$", file.read(), re.MULTILINE).group(1)
 
 
-def git(*words):
-    """The lines of git's output; none where it fails or is not installed."""
-    if not shutil.which("git"):
-        return []
-    result = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
-    return result.stdout.split("\n") if result.returncode == 0 else []
-
-
-def last_tag():
-    tags = [tag for tag in git("tag", "--merged", "HEAD") if TAG.match(tag) and not is_candidate(tag)]
-    if not tags:
-        skip("no tag of a release to compare with")
-    return max(tags, key=order_of)
-
-
-def install(tag, folder):
-    """The tag's prefix, built where it was not yet."""
-    prefix = os.path.join(folder, tag, "prefix")
-    if os.path.exists(os.path.join(prefix, "done")):
-        return prefix
-    shutil.rmtree(os.path.join(folder, tag), ignore_errors=True)
-    source, build = os.path.join(folder, tag, "source"), os.path.join(folder, tag, "build")
-    os.makedirs(source)
-    archive = subprocess.run(["git", "archive", tag], check=True, capture_output=True).stdout
-    subprocess.run(["tar", "-x", "-C", source], check=True, input=archive)
-    for command in (["meson", "setup", build, source, "--prefix", prefix, "-Dtests=disabled", "-Dbenchmarks=disabled",
-                     "-Dkernels=disabled"], ["meson", "install", "-C", build, "--quiet"]):
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    with open(os.path.join(prefix, "done"), "w", encoding="utf-8"):
-        return prefix
+def baseline_version():
+    with open(os.path.join(BASELINE, "VERSION"), encoding="utf-8") as file:
+        return file.read().strip()
 
 
 def growing_structs(prefix):
@@ -93,7 +72,7 @@ def growing_structs(prefix):
 
 def is_growth(block, growing):
     """True if a block of the report says no more than that such a struct has new fields after its old end."""
-    name = re.match(r"'struct (\w+) at ", block)
+    name = re.match(r"'struct (\w+)( at [^']*)?'", block)
     size = re.search(r"^  type size changed from (\d+) to \d+ \(in bits\)$", block, re.MULTILINE)
     offsets = [int(offset) for offset in re.findall(r"^    '.*', at offset (\d+) \(in bits\)", block, re.MULTILINE)]
     lines = len(block.rstrip().split("\n"))
@@ -101,59 +80,81 @@ def is_growth(block, growing):
                 and lines == 3 + len(offsets))  # header, size, number of insertions
 
 
-def compare(names, prefixes, suppressions):
-    """Prints the differences; the number of incompatible libraries."""
-    before, after = prefixes
-    growing, failed = growing_structs(before), 0
+def headers(option, prefix):
+    return [option, os.path.join(prefix, "include")]
+
+
+def compare(prefix, suppressions):
+    """Prints the differences of the libraries that are installed from the baseline; the number of incompatible ones."""
+    growing, failed = growing_structs(prefix), 0
     for library in LIBRARIES:
-        paths = [os.path.join(root, "lib", f"lib{library}.so") for root in prefixes]
-        if not os.path.exists(paths[0]):
+        path, before = installed(prefix, library), baseline_of(library)
+        if path is None or not os.path.exists(before):
+            print(f"{library}: {'not installed' if path is None else 'new'}")
             continue
-        if not os.path.exists(paths[1]):
-            print(f"{library}: only in {names[0]}, or not built")
-            continue
-        found = subprocess.run(["abidiff", "--leaf-changes-only", "--no-added-syms", "--suppressions", suppressions, "--headers-dir1",
-                                os.path.join(before, "include"), "--headers-dir2", os.path.join(after, "include"), *paths],
-                               capture_output=True, text=True, check=False)
+        found = subprocess.run(["abidiff", "--leaf-changes-only", "--no-added-syms", "--suppressions", suppressions,
+                                *headers("--headers-dir2", prefix), before, path], capture_output=True, text=True, check=False)
         changed = re.search(r"^Leaf changes summary: (\d+) artifacts? changed", found.stdout, re.MULTILINE)
         grown = [block for block in re.split(r"\n(?=\S)", found.stdout) if is_growth(block, growing)]
-        bad = bool(found.returncode & BEYOND) or (bool(found.returncode & CHANGED) and (not changed or int(changed.group(1)) != len(grown)))
+        bad = bool(found.stderr) or bool(found.returncode & BEYOND) or (bool(found.returncode & CHANGED) and (not changed or int(changed.group(1)) != len(grown)))
         failed += bad
-        print(f"{library}: {names[1]} is {'incompatible' if bad else 'compatible'} with {names[0]}{', with longer structs' if grown else ''}")
+        print(f"{library}: {version_of(prefix)} is {'incompatible' if bad else 'compatible'} with {baseline_version()}{', with longer structs' if grown else ''}")
         print(found.stdout if found.returncode else "", found.stderr if bad else "", sep="", end="")
     return failed
 
 
+def public(text):
+    """The XML without private functions, and without lines of headers, which change more often than what they declare."""
+    root = xml.etree.ElementTree.fromstring(text)
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.get("version") == PRIVATE or child.get("elf-symbol-id", "").endswith(PRIVATE):
+                parent.remove(child)
+            elif child.get("line"):
+                child.attrib.update(line="1", column="1")
+    return xml.etree.ElementTree.tostring(root, encoding="unicode")
+
+
+def write(prefix, suppressions):
+    os.makedirs(BASELINE, exist_ok=True)
+    for library in LIBRARIES:
+        path = installed(prefix, library)
+        if path is None:
+            sys.exit(f"{prefix} has no lib{library}.so; the baseline is of all libraries")
+        text = subprocess.run(["abidw", *PLAIN, "--suppressions", suppressions, *headers("--headers-dir", prefix), path], check=True,
+                              capture_output=True, text=True).stdout
+        if "<class-decl" not in text:
+            sys.exit(f"{path} has no debug information; build with -Dbuildtype=debugoptimized, and install without --strip")
+        with open(baseline_of(library), "w", encoding="utf-8") as file:
+            file.write(public(text) + "\n")
+    with open(os.path.join(BASELINE, "VERSION"), "w", encoding="utf-8") as file:
+        file.write(version_of(prefix) + "\n")
+
+
+def is_kept(before, after):
+    """True if a version must keep the interface of an earlier one: a release of the same major version."""
+    return "-" not in before and before.split(".", maxsplit=1)[0] == after.split(".", maxsplit=1)[0]
+
+
 def main():
-    if len(sys.argv) not in (3, 4):
+    writes, (prefix, *more) = sys.argv[1:2] == ["--write"], sys.argv[1 + (sys.argv[1:2] == ["--write"]):] or [""]
+    if not prefix or more:
         sys.exit(__doc__)
-    *versions, folder = sys.argv[1:]
     if not shutil.which("abidiff"):
         skip("abidiff (libabigail) is not installed")
-    folder = os.path.abspath(folder)
-    if len(versions) == 2:
-        for tag in versions:
-            if not TAG.match(tag) or not git("rev-parse", "--verify", f"refs/tags/{tag}"):
-                sys.exit(f"unknown tag {tag}; expected a tag such as v1.0.0 or v1.0.0-rc1")
-        names = sorted(versions, key=order_of)
-    else:
-        with open("meson.build", encoding="utf-8") as file:
-            names = [last_tag(), re.search(r"version: '([^']+)'", file.read()).group(1)]
-    free = "" if series_of(names[0]) == series_of(names[1]) else f"{names[0]} is of another series than {names[1]}: its interface need not be kept"
-    if is_candidate(names[0]):
-        free = f"{names[0]} is a release candidate: its interface need not be kept"
-    if free and len(versions) == 1:
-        skip(free)
-    os.makedirs(folder, exist_ok=True)
-    prefixes = [install(names[0], folder), install(names[1], folder) if len(versions) == 2 else os.path.abspath(versions[0])]
-    suppressions = os.path.join(folder, "suppressions.ini")
-    with open(suppressions, "w", encoding="utf-8") as file:
-        file.write(SUPPRESSED)
-    if not compare(names, prefixes, suppressions):
-        return
-    if free:
-        skip(free)
-    sys.exit(1)
+    if platform.machine() != "x86_64":
+        skip(f"the baseline is of x86-64, this is {platform.machine()}")
+    with tempfile.TemporaryDirectory() as folder:
+        suppressions = os.path.join(folder, "suppressions.ini")
+        with open(suppressions, "w", encoding="utf-8") as file:
+            file.write(SUPPRESSED)
+        has_baseline = os.path.exists(os.path.join(BASELINE, "VERSION"))
+        failed = compare(prefix, suppressions) if has_baseline else 0
+        if not writes:
+            sys.exit(f"incompatible with {baseline_version()}" if failed else 0 if has_baseline else f"{BASELINE} has no baseline")
+        if failed and is_kept(baseline_version(), version_of(prefix)):
+            sys.exit(f"{version_of(prefix)} must keep the interface of {baseline_version()}; the baseline is as before")
+        write(prefix, suppressions)
 
 
 if __name__ == "__main__":

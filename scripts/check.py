@@ -259,10 +259,10 @@ def interface(prefix):
     log = os.path.join(BUILDS, "interface.log")
     if os.path.exists(log):
         os.remove(log)
-    code = execute([sys.executable, "scripts/abi.py", prefix, os.path.join(BUILDS, "release")], log, "interface")
+    code = execute([sys.executable, "scripts/abi.py", prefix], log, "interface")
     with open(log, encoding="utf-8") as file:
         text = file.read()
-    count("the last release's interface", {0: "passed", 77: "skipped"}.get(code, "failed"), (text.strip().split("\n") or [""])[-1])
+    count("the interface of the last version", {0: "passed", 77: "skipped"}.get(code, "failed"), (text.strip().split("\n") or [""])[-1])
     if code not in (0, 77):
         say(text)
 
