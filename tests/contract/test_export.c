@@ -7,7 +7,7 @@
 #include "allocators/pool.h"
 #include "support/pools.h"
 
-/* The structs of the specification, declared independently. */
+/* The structs of the specification, declared independently, with the tags of the library: sanitizers compare the types of functions. */
 typedef struct tensor {
     char *data;
     int32_t device_type, device_id, ndim;
@@ -17,16 +17,16 @@ typedef struct tensor {
     uint64_t byte_offset;
 } tensor;
 
-typedef struct managed {
+typedef struct dl_managed {
     tensor dl;
     void *context;
-    void (*deleter)(struct managed *);
+    void (*deleter)(struct dl_managed *);
 } managed;
 
-typedef struct managed_versioned {
+typedef struct dl_managed_versioned {
     uint32_t major, minor;
     void *context;
-    void (*deleter)(struct managed_versioned *);
+    void (*deleter)(struct dl_managed_versioned *);
     uint64_t flags;
     tensor dl;
 } managed_versioned;
@@ -136,9 +136,9 @@ TEST(tensors_outlive_devices)
 /* A tensor's user may have work in flight on streams unknown to the pool. */
 TEST(the_last_waits_for_work)
 {
+    gate g = {0};
     KIT k = three_units(new_device());
     managed *exported = export_tensor(&k, param(&k, 0), BP_DTYPE_UINT8, 0);
-    gate g = {0};
     flag done = 0;
     pthread_t opener;
     bp_pool_destroy(&k.pool);

@@ -61,10 +61,10 @@ TEST(union_of_streams)
 {
     for (int blocked = 0; blocked < WAYS; blocked++) {
         for (int late = 0; late < 2; late++) { /* late: enqueued after the last release, and not waited for */
+            gate g = {0};
             KIT k = four(new_device());
             bp_stream *fresh = NULL;
             assert_ok(bp_stream_create(k.device, "fresh", &fresh));
-            gate g = {0};
             flag done = 0;
             uint32_t id = param(&k, 0);
             take(&k, id, k.streams[ACQUIRES]);
@@ -94,9 +94,9 @@ TEST(acquiring_and_releasing_streams)
 {
     for (int blocked = 0; blocked < 2; blocked++) {
         for (uint32_t count = 1; count <= 2; count++) {
+            gate g = {0};
             KIT k = four(new_device());
             const uint32_t ids[] = {param(&k, 1), param(&k, 0)}, next[] = {param(&k, 3), param(&k, 2)};
-            gate g = {0};
             flag done = 0;
             assert_ok(bp_pool_acquire(k.pool, ids, count, k.streams[0], NULL));
             block(k.streams[blocked], &g);
@@ -114,9 +114,9 @@ TEST(acquiring_and_releasing_streams)
 TEST(requests_of_several_streams_in_one_call)
 {
     for (int blocked = 0; blocked < 2; blocked++) {
+        gate g = {0};
         KIT k = four(new_device());
         const uint32_t ids[] = {param(&k, 0), param(&k, 1)};
-        gate g = {0};
         flag done[2] = {0};
         for (int i = 0; i < 2; i++)
             take(&k, ids[i], k.streams[i]);
@@ -161,8 +161,8 @@ TEST(exact_points)
 {
     for (int releases = 0; releases <= 700; releases += releases == 0 ? 255 : 445) {
         for (int before = 0; before < 2; before++) {
-            KIT k = four(new_device());
             gate g = {0};
+            KIT k = four(new_device());
             flag done = 0;
             take(&k, param(&k, 0), k.streams[0]);
             if (before)
@@ -189,10 +189,10 @@ TEST(exact_points)
 /* A busy try_acquire adds no waits that matter; zeros are written in stream order. */
 TEST(zeros_are_ordered)
 {
+    gate g = {0};
     KIT k = start_kit(new_slow_device(100, 3), FOUR, PARAM_ONLY, BP_POLICY_MAX, 0);
     const uint32_t ids[] = {param(&k, 0), param(&k, 2)};
     assert_ok(bp_pool_set_zero(k.pool, &ids[1], 1, BP_ZERO_ALL));
-    gate g = {0};
     uint8_t *address = take(&k, ids[0], k.streams[0]);
     check old = {.address = address, .bytes = BYTES, .value = 0x77}, zero = {.address = address, .bytes = BYTES};
     fill(&k, 0, address, 0x77);
@@ -211,9 +211,9 @@ TEST(zeros_are_ordered)
 TEST(zeros_of_live_ranges)
 {
     for (int zeroed = 0; zeroed < 2; zeroed++) {
+        gate g = {0};
         KIT k = four(new_device());
         const uint32_t id = param(&k, 0);
-        gate g = {0};
         flag done = 0;
         assert_ok(bp_pool_set_zero(k.pool, &id, 1, zeroed ? BP_ZERO_ALL : BP_ZERO_NOTHING));
         block(k.streams[0], &g);
@@ -231,8 +231,8 @@ TEST(zeros_of_live_ranges)
 TEST(dynamic_is_freed_in_order)
 {
     for (int blocked = 0; blocked < HOLDS; blocked++) {
-        KIT k = start_kit(new_device(), FOUR, PARAM_ONLY, BP_POLICY_DYNAMIC, 0);
         gate g = {0};
+        KIT k = start_kit(new_device(), FOUR, PARAM_ONLY, BP_POLICY_DYNAMIC, 0);
         check checks[4];
         uint32_t id = param(&k, 0);
         void *address = take(&k, id, k.streams[ACQUIRES]);

@@ -46,8 +46,8 @@ TEST(hidden_users)
 {
     static const place places[] = {{0, 1024}, {256, 256}, {0, 256}, {768, 256}, {512, 256}};
     for (uint32_t last = 2; last < 5; last++) {
-        KIT k = open_places(new_device(), places, 5, NULL);
         gate g = {0};
+        KIT k = open_places(new_device(), places, 5, NULL);
         flag done = 0;
         take(&k, 0, k.streams[0]);
         block(k.streams[0], &g);

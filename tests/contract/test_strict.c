@@ -108,8 +108,8 @@ TEST(refusal_names_holder)
 /* Deviating requests are ordered like any other. */
 TEST(deviation_is_ordered)
 {
-    KIT k = six_units(BP_STRICT_OFF, 2, NULL);
     gate g = {0};
+    KIT k = six_units(BP_STRICT_OFF, 2, NULL);
     flag done = 0;
     void *low = take(&k, param(&k, 0), k.streams[0]), *high = take(&k, param(&k, 1), k.streams[0]);
     drop(&k, param(&k, 0), k.streams[0]);
@@ -129,6 +129,7 @@ TEST(overflow)
 {
     static const bp_strict levels[] = {BP_STRICT_ERROR, BP_STRICT_OFF};
     for (size_t i = 0; i < 2; i++) {
+        gate g = {0};
         KIT k = begin_kit(new_device(), SIX, PARAM_ONLY, BP_POLICY_MAX, 2);
         bp_pool_config config = pool_config();
         config.strict = levels[i];
@@ -158,7 +159,6 @@ TEST(overflow)
         assert_int_equal(statistics_of(k.pool).overflows, 2);
         assert_refused(&k, param(&k, 4), k.streams[0], "u4"); /* used up */
         assert_fails(bp_pool_seal(k.pool), BP_ERR_SCHEDULE, "u2");
-        gate g = {0};
         flag done = 0;
         block(k.streams[1], &g);
         drop(&k, param(&k, 3), k.streams[1]);

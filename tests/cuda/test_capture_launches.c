@@ -7,6 +7,8 @@
 
 TEST(launches)
 {
+    gate h = {0};
+    gate g = {0};
     KIT k = open_max();
     bp_capture *capture = begin(&k);
     assert_fails(bp_capture_before_launch(capture, k.streams[0]), BP_ERR_CAPTURE, "not ended");
@@ -35,7 +37,6 @@ TEST(launches)
     assert_fails(bp_capture_before_launch(capture, k.streams[0]), BP_ERR_CAPTURE, "capture.1");
     bp_capture_destroy(&second);
     /* ordered after eager work, and before later eager work */
-    gate g = {0};
     flag ran = 0, after = 0;
     take(&k, id, k.streams[1]);
     block(k.streams[1], &g);
@@ -45,7 +46,6 @@ TEST(launches)
     assert_true(stays_down(&ran));
     unblock(&g);
     assert_true(is_raised_soon(&ran));
-    gate h = {0};
     block(k.streams[2], &h);
     launch(capture, graph, k.streams[2]);
     take(&k, id, k.streams[3]);
@@ -119,13 +119,13 @@ TEST(owned_moved)
 /* An owned request became live again after the capture: the launch waits once for the earlier users of its memory. */
 TEST(owned_again)
 {
+    gate g = {0}, h = {0};
     KIT k = open_max();
     uint32_t owned = param(&k, 0);
     take(&k, owned, k.streams[0]);
     CAPTURED c = capture_on(&k, k.streams[1], &owned);
     drop(&k, owned, (take(&k, owned, k.streams[1]), k.streams[1]));
     end_captured(&c);
-    gate g = {0}, h = {0};
     flag ran = 0, again = 0;
     assert_ok(bp_pool_use(k.pool, &owned, 1, k.streams[2]));
     block(k.streams[2], &g);
@@ -151,6 +151,7 @@ TEST(owned_again)
 /* Zeros of an acquire after the capture are written before the launch. */
 TEST(owned_zeros)
 {
+    gate g = {0};
     KIT k = open_max();
     bp_bind bind = bind_of("", 0, BP_ROLE_PARAM, BP_DTYPE_BF16, 1024);
     uint32_t id;
@@ -162,7 +163,6 @@ TEST(owned_zeros)
     drop(&k, id, (take(&k, id, k.streams[1]), k.streams[1]));
     end_captured(&c);
     drop(&k, id, k.streams[0]);
-    gate g = {0};
     flag ran = 0;
     block(k.streams[0], &g);
     take(&k, id, k.streams[0]);

@@ -173,6 +173,7 @@ TEST(layers)
 /* Reads a request that was prefetched eagerly, and a persistent one, inside the capture. */
 TEST(owned_and_persistent)
 {
+    gate g = {0};
     KIT k = begin_kit(new_cuda(), UNITS, TRAINING, BP_POLICY_SCHEDULED, 0);
     bp_pool_config config = pool_config();
     config.persistent_bytes = 4096;
@@ -211,7 +212,6 @@ TEST(owned_and_persistent)
         assert_memory_equal(in, out, 1024);
     }
     /* reuse of the owned request's memory waits for the launch, which is blocked */
-    gate g = {0};
     block(k.streams[1], &g);
     launch(&c, k.streams[1]);
     assert_ok(bp_pool_release(k.pool, &ids[1], 1, k.streams[0]));

@@ -342,8 +342,8 @@ static void *capture_elsewhere(void *argument)
 /* Another thread captures something else, so that a device-wide wait is not allowed: the pool waits for its own work all the same. */
 TEST(pool_destroyed_while_others_capture)
 {
-    KIT k = open_max();
     gate g = {0};
+    KIT k = open_max();
     flag ran = 0;
     capturer c = {.stream = k.streams[3], .gate = &g};
     pthread_t thread;

@@ -10,15 +10,15 @@
 
 #include "fakes/nccl/fake_nccl.h"
 
-typedef struct nccl_id {
+typedef struct unique_id { /* the tag of the emulation: sanitizers compare the types of functions */
     char internal[128];
-} nccl_id;
+} unique_id;
 
 /* Missing functions are NULL. `fake_`: of the emulation; NULL with a real NCCL. */
 typedef struct nccl_api {
     int (*ncclGetVersion)(int *version);
-    int (*ncclGetUniqueId)(nccl_id *id);
-    int (*ncclCommInitRank)(void **comm, int ranks, nccl_id id, int rank);
+    int (*ncclGetUniqueId)(unique_id *id);
+    int (*ncclCommInitRank)(void **comm, int ranks, unique_id id, int rank);
     int (*ncclCommDestroy)(void *comm);
     int (*ncclCommAbort)(void *comm);
     int (*ncclCommGetAsyncError)(void *comm, int *result);
@@ -40,7 +40,7 @@ typedef struct rule_rank {
     int version;
     void *comm;
     void *context, *stream;
-    nccl_id id;
+    unique_id id;
 } rule_rank;
 
 extern nccl_api nccl;

@@ -93,7 +93,7 @@ static int run_here(const rule *what, setting how)
     rank_job jobs[2] = {{.rule = what, .joins = how.joins, .answer = FAILS},
                         {.rule = what, .joins = how.joins, .answer = FAILS}};
     pthread_t threads[2] = {0};
-    nccl_id id = {{0}};
+    unique_id id = {{0}};
     if (how.shares && nccl.fake_nccl_set != NULL)
         nccl.fake_nccl_set("share_gpu=1");
     CHECK(nccl.ncclGetUniqueId(&id) == SUCCESS);
@@ -121,7 +121,7 @@ static int run_here(const rule *what, setting how)
 enum { RULE_S = 25, PATIENCE_S = 20 };
 
 /* Rank 0 publishes the id by renaming a complete file; the others wait for it. */
-static int share_id(const char *path, int number, nccl_id *id)
+static int share_id(const char *path, int number, unique_id *id)
 {
     char unfinished[512];
     snprintf(unfinished, sizeof unfinished, "%s.new", path);

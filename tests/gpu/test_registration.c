@@ -25,13 +25,13 @@
 #define PIECE 256u /* bytes of a rank */
 #define SKIPPED 77
 
-typedef struct nccl_id {
+typedef struct unique_id { /* the tag of the emulation: sanitizers compare the types of functions */
     char internal[128];
-} nccl_id;
+} unique_id;
 
 typedef struct nccl {
-    int (*ncclGetUniqueId)(nccl_id *id);
-    int (*ncclCommInitRank)(void **comm, int ranks, nccl_id id, int rank);
+    int (*ncclGetUniqueId)(unique_id *id);
+    int (*ncclCommInitRank)(void **comm, int ranks, unique_id id, int rank);
     int (*ncclCommDestroy)(void *comm);
     const char *(*ncclGetLastError)(void *comm);
     bool emulated;
@@ -59,9 +59,9 @@ static bool find_nccl(nccl *n)
     return n->ncclGetUniqueId != NULL && n->ncclCommInitRank != NULL && n->ncclCommDestroy != NULL;
 }
 
-static nccl_id shared_id(const rank *r, const nccl *n)
+static unique_id shared_id(const rank *r, const nccl *n)
 {
-    nccl_id id = {{0}};
+    unique_id id = {{0}};
     if (r->number == 0) {
         assert_int_equal(n->ncclGetUniqueId(&id), 0);
         for (int i = 1; i < r->count; i++)
