@@ -75,7 +75,7 @@ class Logits(Case):
                          ("bucketpool.bench/1", "logprob", "host"))
         self.assertEqual((document["dtype"], document["grad_dtype"], document["entropy"]), ("bf16", "fp32", False))
         self.assertEqual((document["scale"], document["scale_picked"], document["turns"]), (1, False, 2))
-        self.assertIn(document["kernels"], ("plain", "avx2", "avx512"))
+        self.assertIn(document["kernels"], ("plain", "avx2", "avx512", "neon"))
         self.assertGreaterEqual(document["threads"], 1)
         self.assertGreater(document["copy_bytes_per_s"], 1e6)
         self.check_rows(document, 2, 4)
@@ -119,7 +119,7 @@ class Logits(Case):
         document = self.document("--seq", "5", "--vocab", "70", "--chunk", "none", "--threads", "1",
                                  "--kernels", "plain", *ONCE)
         self.assertEqual((document["threads"], document["kernels"]), (1, "plain"))
-        for kernels in ("avx2", "avx512"):
+        for kernels in ("avx2", "avx512", "neon"):
             result = run("logprob", "--seq", "5", "--vocab", "70", "--chunk", "none", "--kernels", kernels,
                          "--json", *ONCE)
             if result.returncode != 0:
@@ -178,7 +178,7 @@ class Logits(Case):
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         lines = result.stdout.splitlines()
         self.assertRegex(lines[0],
-                         r"^host, (plain|avx2|avx512) kernels, \d+ threads?; copies at [\d.]+ GB/s, read and written$")
+                         r"^host, (plain|avx2|avx512|neon) kernels, \d+ threads?; copies at [\d.]+ GB/s, read and written$")
         self.assertEqual(lines[1], "bf16 logits, fp32 gradient; sequences divided by 2; median of 5 turns")
         self.assertEqual(lines[3].split(), ["SEQUENCE", "VOCABULARY", "CHUNK", "TIME", "FORWARD", "BACKWARD", "PEAK",
                                             "WORKSPACE", "B/LOGIT", "BANDWIDTH"])

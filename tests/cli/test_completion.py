@@ -28,7 +28,7 @@ LINES = {
     "plan --gpu h1": "h100 h100-nvl", "plan --color ": "auto always never", "run --device n": "null",
     "bench logprob --device ": "host cuda", "fit --batch ": "auto", "fit --loss l": "labels logprobs",
     "fit mod": "model.json", "plan --param-dtype fp8_e5": "fp8_e5m2",
-    "bench logprob --kernels ": "auto plain avx2 avx512", "view --color=al": "--color=always",
+    "bench logprob --kernels ": "auto plain avx2 avx512 neon", "view --color=al": "--color=always",
     "plan --plot dra": "drawn.svg", "plan --plot=dra": "--plot=drawn.svg", "run --profile dra": "drawn.svg",
     "plan -o dra": "drawn.svg", "explain --json mod": "model.json", "run --plan mod": "model.json",
     "plan --schedules mod": "model.json", "pack mod": "model.json", "bench offload ": ""}

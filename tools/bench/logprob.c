@@ -17,8 +17,12 @@
 static const choice dtypes[] = {{"bf16", BP_DTYPE_BF16}, {"fp16", BP_DTYPE_FP16}, {"fp32", BP_DTYPE_FP32}, {0, 0}};
 static const choice gradients[] = {
     {"fp32", BENCH_GRADIENT_FP32}, {"logits", BENCH_GRADIENT_LOGITS}, {"in-place", BENCH_GRADIENT_IN_PLACE}, {0, 0}};
-static const choice kernel_kinds[] = {
-    {"auto", 0}, {"plain", BP_KERNELS_PLAIN}, {"avx2", BP_KERNELS_AVX2}, {"avx512", BP_KERNELS_AVX512}, {0, 0}};
+static const choice kernel_kinds[] = {{"auto", 0},
+                                      {"plain", BP_KERNELS_PLAIN},
+                                      {"avx2", BP_KERNELS_AVX2},
+                                      {"avx512", BP_KERNELS_AVX512},
+                                      {"neon", BP_KERNELS_NEON},
+                                      {0, 0}};
 
 const char *bench_gradient_name(bench_gradient gradient)
 {
@@ -98,7 +102,7 @@ static const option_row logprob_table[] = {
      "products alone",
      OPTION_U64, FIELD(head), .min = 1, .max = MAX_SIZE},
     {"threads", "N", "Host threads (default: OpenMP's)", OPTION_U32, FIELD(threads), .min = 1, .group = 2},
-    {"kernels", "K", "Host kernels: plain, avx2, avx512 or auto (default auto)", OPTION_CHOICE, FIELD(kernels),
+    {"kernels", "K", "Host kernels: plain, avx2, avx512, neon or auto (default auto)", OPTION_CHOICE, FIELD(kernels),
      kernel_kinds},
     OPTION_END,
 };

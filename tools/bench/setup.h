@@ -35,7 +35,7 @@ typedef struct bench_options {
 
 /* "fp32", "logits", "in-place". */
 const char *bench_gradient_name(bench_gradient gradient);
-/* "plain", "avx2", "avx512", "auto". */
+/* "plain", "avx2", "avx512", "neon", "auto". */
 const char *bench_kernels_name(uint32_t kernels);
 
 /* ---- input data -------------------------------------------------------------------------------------------------- */

@@ -559,7 +559,7 @@ static void measure_range(void)
 
 int main(int argc, char **argv)
 {
-    int allowed = BP_KERNELS_PLAIN | BP_KERNELS_AVX2 | BP_KERNELS_AVX512;
+    int allowed = BP_KERNELS_ALL;
     const bench_option option = {"--kernels", .number = &allowed};
     bench_start(argc, argv, 101, " [--kernels BITS]", &option, 1, 0);
     for (int is_bf16 = 1; is_bf16 >= 0; is_bf16--)

@@ -31,7 +31,7 @@ typedef struct bp_engine_ops {
 
 struct bp_engine {
     const bp_engine_ops *ops;
-    const char *kernels; /* "plain", "avx2", "avx512", "cuda" */
+    const char *kernels; /* "plain", "avx2", "avx512", "neon", "cuda" */
     uint32_t threads;
     bp_stream *own; /* for calls that wait for their work: on the host it runs on the caller's thread. NULL: none */
 };

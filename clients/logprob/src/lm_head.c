@@ -17,8 +17,7 @@ static const bp_lm_head_config lm_head_config_defaults = {.size = sizeof lm_head
                                                           .dtype = BP_DTYPE_BF16,
                                                           .memory_bytes = DEFAULT_MEMORY,
                                                           .targets = BP_TARGETS_ERROR,
-                                                          .kernels =
-                                                              BP_KERNELS_PLAIN | BP_KERNELS_AVX2 | BP_KERNELS_AVX512,
+                                                          .kernels = BP_KERNELS_ALL,
                                                           .passes = BP_LM_HEAD_FORWARD | BP_LM_HEAD_BACKWARD};
 
 bp_status bp_lm_head_config_init(bp_lm_head_config *config, size_t size)

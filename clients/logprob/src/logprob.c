@@ -18,11 +18,8 @@ struct bp_logprob {
 
 _Static_assert(BP_LOGPROB_MAX_TARGETS == BP_MAX_TARGETS, "kernels keep the targets of a token in fixed arrays");
 
-static const bp_logprob_config logprob_config_defaults = {.size = sizeof logprob_config_defaults,
-                                                          .max_targets = 1,
-                                                          .targets = BP_TARGETS_ERROR,
-                                                          .kernels =
-                                                              BP_KERNELS_PLAIN | BP_KERNELS_AVX2 | BP_KERNELS_AVX512};
+static const bp_logprob_config logprob_config_defaults = {
+    .size = sizeof logprob_config_defaults, .max_targets = 1, .targets = BP_TARGETS_ERROR, .kernels = BP_KERNELS_ALL};
 
 bp_status bp_logprob_config_init(bp_logprob_config *config, size_t size)
 {

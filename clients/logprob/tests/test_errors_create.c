@@ -35,7 +35,7 @@ TEST(defaults_match_the_header)
     assert_int_equal(config.vocab_start, 0);
     assert_null(config.comm);
     assert_int_equal(config.targets, BP_TARGETS_ERROR);
-    assert_int_equal(config.kernels & 7u, BP_KERNELS_PLAIN | BP_KERNELS_AVX2 | BP_KERNELS_AVX512);
+    assert_int_equal(config.kernels, BP_KERNELS_ALL);
     bp_logprob_batch call;
     assert_ok(bp_logprob_batch_init(&call, sizeof call));
     assert_true(call.tokens.target_dtype == BP_DTYPE_INT64 && call.tokens.mask.data == NULL &&

@@ -16,8 +16,6 @@
 #include "support/hosts.h"
 #include "support/scenarios.h"
 
-#define ALL_KERNELS (BP_KERNELS_PLAIN | BP_KERNELS_AVX2 | BP_KERNELS_AVX512)
-
 TEST(the_fastest_kernels_are_chosen)
 {
     const bp_host_kernels *fastest = NULL;
@@ -27,18 +25,18 @@ TEST(the_fastest_kernels_are_chosen)
         assert_int_equal(fastest->bit, kernels->bit);
     }
     assert_ptr_equal(bp_kernels_choose(0), &bp_kernels_plain);
-    assert_ptr_equal(bp_kernels_choose(ALL_KERNELS), fastest);
+    assert_ptr_equal(bp_kernels_choose(BP_KERNELS_ALL), fastest);
 }
 
 TEST(threads_are_as_asked)
 {
     bp_engine *engine = NULL;
-    assert_int_equal(bp_engine_create_host(5000, ALL_KERNELS, 10, &engine), BP_ERR_INVALID_ARGUMENT);
+    assert_int_equal(bp_engine_create_host(5000, BP_KERNELS_ALL, 10, &engine), BP_ERR_INVALID_ARGUMENT);
     assert_null(engine);
-    assert_ok(bp_engine_create_host(0, ALL_KERNELS, 10, &engine));
+    assert_ok(bp_engine_create_host(0, BP_KERNELS_ALL, 10, &engine));
     assert_true(engine->threads > 0);
     engine->ops->destroy(engine);
-    assert_ok(bp_engine_create_host(3, ALL_KERNELS, 10, &engine));
+    assert_ok(bp_engine_create_host(3, BP_KERNELS_ALL, 10, &engine));
 #ifdef __SANITIZE_THREAD__
     const bool has_openmp = false;
 #else

@@ -187,7 +187,7 @@ TEST(a_row_may_have_many_columns)
     float logprob = NAN;
     logits[target] = 0xbf80; /* -1 */
     batch sizes = {.o = {.batch = 1, .sequence = 1, .columns = columns}};
-    bp_logprob *client = new_client(device, &sizes, BP_KERNELS_AVX2 | BP_KERNELS_AVX512, 0);
+    bp_logprob *client = new_client(device, &sizes, BP_KERNELS_ALL, 0);
     bp_logprob_batch call;
     bp_logprob_outputs outputs;
     assert_ok(bp_logprob_batch_init(&call, sizeof call));

@@ -94,7 +94,7 @@ TEST(outputs_are_each_optional)
 {
     batch_options options = {.batch = 2, .sequence = 5, .columns = 300, .with_entropy = true};
     batch b = new_batch(&options);
-    bp_logprob *client = new_client(device, &b, BP_KERNELS_PLAIN | BP_KERNELS_AVX2 | BP_KERNELS_AVX512, 0);
+    bp_logprob *client = new_client(device, &b, BP_KERNELS_ALL, 0);
     bp_logprob_batch call = call_of(&b, whole_shard(&b));
     bp_logprob_outputs outputs = outputs_of(&b);
     outputs.saved = NULL;

@@ -229,7 +229,7 @@ TEST(several_targets_may_be_ignored)
             }
             assert_true(masked > 0 && mixed > 0);
             assert_int_equal(has_bad(&b), strict);
-            bp_logprob *client = new_client(device, &b, BP_KERNELS_AVX512 | BP_KERNELS_AVX2, 2);
+            bp_logprob *client = new_client(device, &b, BP_KERNELS_ALL, 2);
             check_both(client, &b);
             bp_logprob_destroy(&client);
             free_batch(&b);
@@ -244,7 +244,7 @@ TEST(outside_targets_may_be_masked)
     batch_options options = {.batch = 2, .sequence = 9, .columns = 40, .outside_in_16 = 8, .with_entropy = true};
     batch b = new_batch(&options);
     put_whole(&b.target, 1, 3, -100);
-    bp_logprob *client = new_client(device, &b, BP_KERNELS_AVX512 | BP_KERNELS_AVX2, 2);
+    bp_logprob *client = new_client(device, &b, BP_KERNELS_ALL, 2);
     check_both(client, &b);
     assert_true(upstream_at(&b.logprob, 1, 3) == 0 && ((const float *)row_at(&b.grad, 1, 3))[5] != 0);
     assert_ok(bp_logprob_check(client));

@@ -44,7 +44,7 @@
  * value; it is refused for outputs. Logits need the natural alignment of their dtype. Inputs are never written,
  * except for the gradient in place on request.
  *
- * Determinism: for one kind of kernels (plain, AVX2, AVX-512, CUDA) the result of a row depends only on its logits,
+ * Determinism: for one kind of kernels (plain, AVX2, AVX-512, NEON, CUDA) the result of a row depends only on its logits,
  * targets, upstream gradients and temperature, not on chunks, threads, grid, alignment or other rows. With several
  * ranks the result is the same on all ranks and in every run.
  *
@@ -104,7 +104,13 @@ typedef enum bp_targets { BP_TARGETS_ERROR = 1, BP_TARGETS_MASK = 2 } bp_targets
 #define BP_LOGPROB_IGNORE_NONE INT64_MIN
 
 /** Kernels of host devices. */
-enum { BP_KERNELS_PLAIN = 1u, BP_KERNELS_AVX2 = 2u, BP_KERNELS_AVX512 = 4u };
+enum {
+    BP_KERNELS_PLAIN = 1u,
+    BP_KERNELS_AVX2 = 2u,
+    BP_KERNELS_AVX512 = 4u,
+    BP_KERNELS_NEON = 8u, /* arm64 */
+    BP_KERNELS_ALL = 15u
+};
 
 /** Targets of a token, at most. */
 #define BP_LOGPROB_MAX_TARGETS 128
@@ -145,7 +151,7 @@ BP_API bp_status bp_logprob_create(bp_device *device, const bp_logprob_config *c
 BP_API void bp_logprob_destroy(bp_logprob **client);
 
 typedef struct bp_logprob_info {
-    const char *kernels; /**< "plain", "avx2", "avx512", "cuda" */
+    const char *kernels; /**< "plain", "avx2", "avx512", "neon", "cuda" */
     uint32_t threads;    /**< 1 on cuda */
     uint64_t workspace_bytes;
     uint64_t planned_bytes; /**< planned bytes of the workspaces */

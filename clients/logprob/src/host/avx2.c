@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The vector kernels for AVX2, FMA and F16C: vectors of eight fp32. */
 #include <immintrin.h>
-#include <string.h>
 
 #include "host/kernels.h"
 
@@ -96,21 +95,6 @@ INLINE void v_load_two(int dtype, const void *x, vec *a, vec *b)
     }
 }
 
-/* `count` elements, at most a vector, padded with -inf; reads nothing beyond them. */
-INLINE vec v_load_part(int dtype, const void *x, unsigned count)
-{
-    if (dtype == BP_ROW_FP32) {
-        float values[WIDTH];
-        _mm256_storeu_ps(values, _mm256_set1_ps(-__builtin_inff()));
-        memcpy(values, x, count * sizeof *values);
-        return _mm256_loadu_ps(values);
-    }
-    uint16_t values[WIDTH];
-    _mm_storeu_si128((void *)values, _mm_set1_epi16((short)(dtype == BP_ROW_BF16 ? 0xff80 : 0xfc00)));
-    memcpy(values, x, count * sizeof *values);
-    return v_of_16(dtype, _mm_loadu_si128((const void *)values));
-}
-
 /* ---- stores -------------------------------------------------------------------------------------------------------- */
 
 INLINE __m128i v_to_bf16(vec a)
@@ -145,17 +129,9 @@ INLINE void v_stream(int dtype, void *out, vec a)
         _mm_stream_si128(out, v_to_16(dtype, a));
 }
 
-INLINE void v_store_part(int dtype, void *out, vec a, unsigned count)
+INLINE void v_end_stream(void)
 {
-    if (dtype == BP_ROW_FP32) {
-        float values[WIDTH];
-        _mm256_storeu_ps(values, a);
-        memcpy(out, values, count * sizeof *values);
-    } else {
-        uint16_t values[WIDTH];
-        _mm_storeu_si128((void *)values, v_to_16(dtype, a));
-        memcpy(out, values, count * sizeof *values);
-    }
+    _mm_sfence();
 }
 
 /* ---- halves: sixteen 16-bit numbers, their bits as signed integers --------------------------------------------------- */
@@ -172,15 +148,6 @@ INLINE halves h_load(const void *x)
     return _mm256_loadu_si256(x);
 }
 
-/* `count` numbers, padded with `rest`; reads nothing beyond them. */
-INLINE halves h_load_part(const void *x, unsigned count, int16_t rest)
-{
-    int16_t values[2 * WIDTH];
-    _mm256_storeu_si256((void *)values, _mm256_set1_epi16(rest));
-    memcpy(values, x, count * sizeof *values);
-    return _mm256_loadu_si256((const void *)values);
-}
-
 INLINE halves h_max(halves a, halves b)
 {
     return _mm256_max_epi16(a, b);
@@ -191,12 +158,15 @@ INLINE halves h_min(halves a, halves b)
     return _mm256_min_epi16(a, b);
 }
 
-INLINE __m128i h_quarter(halves a, bool largest)
+/* Eight of which one is the extreme. */
+INLINE void h_eight(halves a, bool largest, int16_t *values)
 {
     __m128i b = _mm256_castsi256_si128(a), c = _mm256_extracti128_si256(a, 1);
-    return largest ? _mm_max_epi16(b, c) : _mm_min_epi16(b, c);
+    _mm_storeu_si128((void *)values, largest ? _mm_max_epi16(b, c) : _mm_min_epi16(b, c));
 }
 
-#include "host/vector_kernels.h" /* needs the vector functions above */
+#include "host/vector_parts.h" /* needs the vector functions above */
+
+#include "host/vector_kernels.h"
 
 const bp_host_kernels bp_kernels_avx2 = KERNELS("avx2", BP_KERNELS_AVX2);

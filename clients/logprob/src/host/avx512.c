@@ -132,6 +132,11 @@ INLINE void v_stream(int dtype, void *out, vec a)
         _mm256_stream_si256(out, v_to_16(dtype, a));
 }
 
+INLINE void v_end_stream(void)
+{
+    _mm_sfence();
+}
+
 INLINE void v_store_part(int dtype, void *out, vec a, unsigned count)
 {
     __mmask16 part = (__mmask16)((1u << count) - 1);
@@ -172,12 +177,13 @@ INLINE halves h_min(halves a, halves b)
     return _mm512_min_epi16(a, b);
 }
 
-INLINE __m128i h_quarter(halves a, bool largest)
+/* Eight of which one is the extreme. */
+INLINE void h_eight(halves a, bool largest, int16_t *values)
 {
     __m256i low = _mm512_castsi512_si256(a), high = _mm512_extracti64x4_epi64(a, 1);
     __m256i b = largest ? _mm256_max_epi16(low, high) : _mm256_min_epi16(low, high);
     __m128i c = _mm256_castsi256_si128(b), d = _mm256_extracti128_si256(b, 1);
-    return largest ? _mm_max_epi16(c, d) : _mm_min_epi16(c, d);
+    _mm_storeu_si128((void *)values, largest ? _mm_max_epi16(c, d) : _mm_min_epi16(c, d));
 }
 
 #include "host/vector_kernels.h" /* needs the vector functions above */

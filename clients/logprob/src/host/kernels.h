@@ -50,6 +50,7 @@ enum { BP_ROW_FP32 = 0, BP_ROW_BF16 = 1, BP_ROW_FP16 = 2 };
 
 extern const bp_host_kernels bp_kernels_plain;
 extern const bp_host_kernels bp_kernels_avx2, bp_kernels_avx512; /* x86-64 only */
+extern const bp_host_kernels bp_kernels_neon;                    /* AArch64 only */
 
 /* The fastest of `allowed` (BP_KERNELS bits) that build and machine support; plain if none. */
 const bp_host_kernels *bp_kernels_choose(uint32_t allowed);

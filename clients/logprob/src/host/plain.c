@@ -175,6 +175,10 @@ const bp_host_kernels *bp_kernels_choose(uint32_t allowed)
 #else
 const bp_host_kernels *bp_kernels_choose(uint32_t allowed)
 {
+#ifdef __aarch64__
+    if ((allowed & BP_KERNELS_NEON) != 0)
+        return &bp_kernels_neon;
+#endif
     (void)allowed;
     return &bp_kernels_plain;
 }

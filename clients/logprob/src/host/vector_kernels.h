@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Vector kernels over the vector functions of avx2.c or avx512.c, which include this file after defining them. A tile's maximum is found
+/* Vector kernels over the vector functions of avx2.c, avx512.c or neon.c, which include this file after defining them. A tile's maximum is found
  * first; the sum follows while the tile is in L1 and the one after next is prefetched. Columns map to lanes by their index alone. */
 #include <float.h>
 #include <math.h>
@@ -245,7 +245,7 @@ INLINE quad tanh_of(quad x, const exp_scale *twice)
 INLINE void prefetch(const char *from, uint64_t bytes)
 {
     for (uint64_t i = 0; i < bytes; i += LINE)
-        _mm_prefetch(from + i, _MM_HINT_T0);
+        __builtin_prefetch(from + i);
 }
 
 /* NaN propagates through the sums. */
@@ -260,11 +260,11 @@ INLINE float max_of_vectors(int dtype, const void *x, uint32_t columns)
     return v_max_of(v_max(v_max(max.a, max.b), v_max(max.c, max.d)));
 }
 
-/* Horizontal reduction of eight. */
-INLINE int16_t extreme_of(__m128i a, bool largest)
+/* Horizontal reduction. */
+INLINE int16_t extreme_of(halves a, bool largest)
 {
     int16_t values[8], extreme;
-    _mm_storeu_si128((void *)values, a);
+    h_eight(a, largest, values);
     extreme = values[0];
     for (int i = 1; i < 8; i++)
         extreme = (largest ? values[i] > extreme : values[i] < extreme) ? values[i] : extreme;
@@ -291,7 +291,7 @@ INLINE int16_t extreme_bits(int dtype, const void *x, uint32_t columns, bool lar
         a = h_pick(a, h_load_part(at(dtype, x, i), first, lowest), largest);
         b = h_pick(b, h_load_part(at(dtype, x, i + first), rest - first, lowest), largest);
     }
-    return extreme_of(h_quarter(h_pick(a, b, largest), largest), largest);
+    return extreme_of(h_pick(a, b, largest), largest);
 }
 
 /* 16-bit numbers order like their bits if one is non-negative, in reverse if all are negative; half the work of fp32 vectors. NaN would
@@ -440,7 +440,7 @@ INLINE void differentiate(int dtype, int out_dtype, bool with_entropy, const voi
     if (i < end)
         q_store_part(out_dtype, out, i, end - i, gradient_of(q_load_part(dtype, x, i, end - i), &row, with_entropy));
     if (streams)
-        _mm_sfence();
+        v_end_stream();
 }
 
 #define GRADIENT(dtype, out_dtype)                                                                                     \

@@ -13,7 +13,7 @@
 #define SAVED_MARGIN 64
 
 const kernels_row KERNELS[KERNELS_COUNT] = {
-    {"plain", BP_KERNELS_PLAIN}, {"avx2", BP_KERNELS_AVX2}, {"avx512", BP_KERNELS_AVX512}};
+    {"plain", BP_KERNELS_PLAIN}, {"avx2", BP_KERNELS_AVX2}, {"avx512", BP_KERNELS_AVX512}, {"neon", BP_KERNELS_NEON}};
 
 /* ---- filling ------------------------------------------------------------------------------------------------------- */
 

@@ -100,7 +100,7 @@ typedef struct kernels_row {
     uint32_t bit;
 } kernels_row;
 extern const kernels_row KERNELS[];
-#define KERNELS_COUNT 3
+#define KERNELS_COUNT 4
 /* False if the machine lacks them; prints that once. */
 bool has_kernels(bp_device *device, const kernels_row *row);
 
