@@ -62,8 +62,8 @@ class Documents(InFolder):
             file.write(document if isinstance(document, str) else json.dumps(document))
         return self.path(name)
 
-    def printed(self, document, code=0):
-        result = run("fit", self.write(document))
+    def printed(self, document, code=0, **environment):
+        result = run("fit", self.write(document), env={**os.environ, **environment})
         self.assertEqual((result.returncode, result.stderr), (code, ""))
         return result.stdout
 
@@ -225,7 +225,8 @@ class Documents(InFolder):
         document = example()
         for path in (("gpu", "source"), ("options", "runtime"), ("changes", 0, "option"), ("tables", 0, "checkpointing")):
             set_member(document, path, "\x1b[31m" + "é" * 300)
-        self.assertNotIn("\x1b", self.printed(document))
+        for locale in ("C", "C.UTF-8"):
+            self.assertNotIn("\x1b", self.printed(document, LC_ALL=locale))
 
     def test_pictures_are_refused(self):
         document, target = example(), self.path("x.svg")

@@ -78,7 +78,7 @@ static const char *find_cell(const char *text, const struct libscols_cell *cell)
 {
     const char *data = scols_cell_get_data(cell);
     for (const char *c = data; c != NULL && *c != '\0'; c++) {
-        if (*c < ' ' || *c == '\\')
+        if (*c < ' ' || *c > '~' || *c == '\\')
             return text;
     }
     const char *found = data != NULL ? strstr(text, data) : text;
