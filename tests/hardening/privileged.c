@@ -167,7 +167,7 @@ static void show_registration(bp_device *device, const bp_plan *plan)
 
 int main(int count, char **words)
 {
-    uint64_t timeout_ms;
+    uint64_t timeout_ms = 0;
     bp_device *device;
     bp_cuda_config config;
     bp_plan *plan = make_plan();
