@@ -119,4 +119,38 @@ TEST(narrow_gradients_are_rounded_ones)
             check_pair(bp_kernels_choose(kernels->bit), pair / 3, pair % 3, widths[w]);
 }
 
+/* The same bits for all 16-bit numbers and for fp32 at and beside the middle of two of them, except those of NaN. */
+TEST(conversions_are_those_of_plain_kernels)
+{
+    enum { ALL = 1 << 16 };
+    static const uint32_t low[] = {0, 0xfff, 0x1000, 0x1001, 0x3000, 0x7fff, 0x8000, 0x8001, 0xffff};
+    static uint16_t halves[ALL], narrow[ALL], expected[ALL];
+    static float wide[ALL], values[ALL];
+    for (uint32_t i = 0; i < ALL; i++)
+        halves[i] = (uint16_t)i;
+    FOR_KERNELS(kernels)
+    for (int dtype = BP_ROW_BF16; dtype <= BP_ROW_FP16; dtype++) {
+        const bp_host_kernels *table = bp_kernels_choose(kernels->bit);
+        for (uint32_t i = 0; i < ALL; i += BP_TILE_COLUMNS)
+            table->widen[dtype](halves + i, BP_TILE_COLUMNS, BP_ROW_FP32, 0, wide + i);
+        for (uint32_t i = 0; i < ALL; i++)
+            values[i] = isnan(wide[i]) ? wide[i] : bp_row_value(dtype, halves, i);
+        assert_memory_equal(wide, values, sizeof wide);
+        for (size_t k = 0; k < sizeof low / sizeof *low; k++) {
+            for (uint32_t i = 0; i < ALL; i++) {
+                const uint32_t bits = i << 16 | low[k];
+                memcpy(&wide[i], &bits, sizeof bits);
+            }
+            for (uint32_t i = 0; i < ALL; i += BP_TILE_COLUMNS)
+                table->narrow[dtype](wide + i, NULL, BP_TILE_COLUMNS, 0, narrow + i);
+            for (uint32_t i = 0; i < ALL; i++) {
+                bp_row_set(dtype, expected, i, wide[i]);
+                if (isnan(wide[i]) && isnan(bp_row_value(dtype, narrow, i)))
+                    expected[i] = narrow[i];
+            }
+            assert_memory_equal(narrow, expected, sizeof narrow);
+        }
+    }
+}
+
 TESTS(open_host, close_host)
