@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define UNITS 4
 #define BYTES 65536
@@ -91,7 +92,7 @@ int main(void)
         check(bp_event_create(device, &s.gathered[u]));
     check(bp_event_create(device, &s.fork));
     check(bp_event_create(device, &s.join));
-    s.shards = aligned_alloc(4096, 2 * UNITS * BYTES);
+    s.shards = aligned_alloc((size_t)sysconf(_SC_PAGESIZE), 2 * UNITS * BYTES);
     if (s.shards == NULL)
         return 1;
     s.results = s.shards + UNITS * BYTES;

@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "try.h"
 
-#define PAGE 4096
 #define BETA_1 0.9
 #define BETA_2 0.95
 
@@ -63,7 +63,8 @@ static bp_status make_streams(trainer *t)
 
 static uint64_t pages(uint64_t bytes)
 {
-    return (bytes + PAGE - 1) / PAGE * PAGE;
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    return (bytes + page - 1) / page * page;
 }
 
 static bp_status make_staging(trainer *t)
@@ -75,7 +76,7 @@ static bp_status make_staging(trainer *t)
         transfer = bytes > transfer ? bytes : transfer;
     }
     s->bytes = inputs + losses + transfer;
-    s->memory = aligned_alloc(PAGE, s->bytes);
+    s->memory = aligned_alloc((size_t)sysconf(_SC_PAGESIZE), s->bytes);
     size_t max = t->max_rows * t->options->length;
     t->my_losses = calloc(max, sizeof *t->my_losses);
     t->all_losses = calloc(max * t->sharding.ranks, sizeof *t->all_losses);
