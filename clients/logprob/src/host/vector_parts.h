@@ -21,7 +21,7 @@ INLINE vec v_load_part(int dtype, const void *x, unsigned count)
 
 INLINE void v_store_part(int dtype, void *out, vec a, unsigned count)
 {
-    char values[WIDTH * sizeof(float)];
+    float values[WIDTH]; /* 16-bit numbers take half of it */
     v_store(dtype, values, a);
     memcpy(out, values, count * (dtype == BP_ROW_FP32 ? sizeof(float) : sizeof(uint16_t)));
 }
