@@ -43,7 +43,8 @@ void bp_recorder_destroy(bp_recorder **recorder)
 }
 
 /* True if a newer event owns the record's slot. The atomics here and around it are sequentially consistent: a writer that finds no newer
- * owner has stored its record before that owner starts. */
+ * owner has stored its record before that owner starts. The owner's stores are releases: plain ones may overtake the store that takes a slot on
+ * processors that take it by an exclusive pair. */
 static bool is_lapped(const bp_recorder *recorder, uint64_t number)
 {
     return atomic_load(&recorder->next) - number > recorder->mask + 1;
@@ -63,9 +64,9 @@ static void recorder_note(bp_pool *pool, bp_pool_event_kind kind, uint32_t id, c
     bp_record *record = &recorder->ring[index & recorder->mask];
     if (is_lapped(recorder, index)) /* the thread was descheduled: the event is overwritten already */
         return;
-    atomic_store_explicit(&record->step, bp_read(&pool->step), memory_order_relaxed);
-    atomic_store_explicit(&record->time_ns, now, memory_order_relaxed);
-    atomic_store_explicit(&record->address, address, memory_order_relaxed);
+    atomic_store_explicit(&record->step, bp_read(&pool->step), memory_order_release);
+    atomic_store_explicit(&record->time_ns, now, memory_order_release);
+    atomic_store_explicit(&record->address, address, memory_order_release);
     atomic_store(&record->what, (uint64_t)kind << 56 | (number & 0xffffff) << 32 | id);
     if (!is_lapped(recorder, index))
         return;
