@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run `fsdp2`: steps of a hybrid model sharded by FSDP2, in plain memory, with PyTorch's allocator settings, and with pools."""
+"""The run `fsdp2`: steps of a hybrid model and of a Llama sharded by FSDP2, and of the hybrid under Megatron-FSDP, in plain memory, with PyTorch's
+allocator settings, and with pools."""
 
 import os
 
@@ -7,6 +8,9 @@ from parts import Part, absent, document_path, outcome_of
 from torch_run import Python, build_part
 
 VARIANTS = ("plain", "scheduled", "max", "expandable_segments", "scheduled_expandable_segments", "cuda_malloc_async")
+# Of bench/torch/steps/variants.py; three trainings of the Llama take 57 GiB.
+LLAMA = ("steps llama, pools", ("plain", "expandable", "pool")), \
+        ("steps llama, pools in expandable segments", ("plain", "pool, expandable", "pool, parameters, expandable"))
 VARYING = LARGEST = ("plain", "scheduled", "expandable_segments", "scheduled_expandable_segments")
 
 
@@ -25,6 +29,13 @@ def parts(context):
     for each in VARIANTS:
         yield variant(f"steps {each}", 50, "--variant", each)
     yield compared(python, "same losses", names)
+    for name, ways in LLAMA:
+        if context.rehearse:  # a CPU has no expandable segments
+            ways = [way for way in ways if way not in ("expandable", "pool, expandable")]
+        yield python.script(name, 110, "steps/turns.py", *ways, "--model", "llama", "--plans", os.path.join(context.build.folders[0], "gpu-run", "fsdp2", "llama"))
+    peers = ["--peers", os.path.abspath(context.peers)] if context.peers else []
+    few = ["--allocators", "no double buffers", "scheduled"] if context.rehearse else []
+    yield python.script("Megatron-FSDP", 230, "fsdp2/megatron.py", *peers, *few, measuring=220)
     yield python.script("two ranks", 75, "fsdp2/ranks.py")
     fewer = () if context.rehearse else ("--steps", "12")
     for each in VARYING:

@@ -1,25 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes bench/results/README.md from the results beside it: python3 scripts/gpu/tables.py"""
+"""Makes docs/internals/gpu_results.md, and the measured table and the chart of README.md, from bench/results: python3 scripts/gpu/tables.py"""
 
 import glob
 import json
 import os
 import statistics
 
+import chart
+import claims
 from parts import PREPARATIONS
 
-PAGE = os.path.join("bench", "results", "README.md")
+RESULTS = os.path.join("bench", "results")
+PAGE, README = os.path.join("docs", "internals", "gpu_results.md"), "README.md"
+FRONT = "<!-- measured: made by scripts/gpu/tables.py -->\n", "<!-- end of measured -->\n"  # around the table of README.md
 HEAD = """# Results on GPUs
 
-Made by `python3 scripts/gpu/tables.py`; [runs on a GPU](../../docs/internals/gpu.md#figures) explains the
-figures. Shows the newest outcome of each part.
+Made by `python3 scripts/gpu/tables.py` from the documents of [bench/results](../../bench/results), one for each
+run: the newest outcome of each part on each GPU. [Runs on a GPU](gpu.md#figures) explains the figures.
+
+"""
+LIMITS = """## Not shown by one GPU
+
+- Bytes and time that NCCL saves with registered memory, over NVLink and NVLS. One GPU shows that registration is
+  granted, and its cost.
+- Overlap of communication with computation: collectives of the 8 emulated ranks of `fsdp2` and `step` are copies on
+  the same GPU.
+- Memory at `dp` larger than 8, and hybrid sharding across nodes.
+- Any figure of several GPUs: no run had more than one.
 
 """
 DECIDED = ("passed", "differs", "failed")
 WORDS = (*DECIDED, "cut", "running", "skipped", "not run")
 
 
-def documents(folder=os.path.join("bench", "results")):
+def documents(folder=RESULTS):
     """All results, by device and date, without rehearsals."""
     found = []
     for path in sorted(glob.glob(os.path.join(folder, "*.json"))):
@@ -28,6 +42,12 @@ def documents(folder=os.path.join("bench", "results")):
         if document.get("format") == "bucketpool.gpu/2" and not document["rehearsal"]:
             found.append(document)
     return sorted(found, key=lambda d: (d["device"], d["date"]))
+
+
+def failures(folder=RESULTS):
+    """Why parts and tests failed, by name."""
+    with open(os.path.join(folder, "failures.json"), encoding="utf-8") as file:
+        return json.load(file)
 
 
 # ---- cells ---------------------------------------------------------------------------------------------------------------
@@ -101,6 +121,25 @@ def shape_rows(figures):
         yield (shape, copy, *cells)
 
 
+# Groups of whole trainings, and what they are; figures with bytes that PyTorch reserved.
+TRAININGS = {claims.HYBRID: "FSDP2, hybrid of 2.15 B", "fsdp2: varying lengths": "FSDP2, hybrid of 2.15 B, varying lengths",
+             claims.LLAMA: "FSDP2, Llama of 1.24 B", "steps: experts": "FSDP2, Qwen3-MoE with 8 layers",
+             claims.MEGATRON: "Megatron-FSDP, hybrid of 1.14 B, each of two ranks"}
+
+
+def is_training(row):
+    return row["group"] in TRAININGS and bool(claims.reserved(row))
+
+
+def training_rows(figures):
+    """A line for each training and memory, in GiB. PyTorch's live bytes exclude a pool."""
+    for row in figures:
+        pool = row.get("pool_bytes", 0)
+        yield (TRAININGS[row["group"]], row["name"] + (" (computed)" if row.get("computed") else ""), claims.gib(claims.reserved(row)),
+               claims.gib(pool) if pool else "", claims.gib(claims.together(row)), "" if pool else claims.gib(claims.live(row)) if claims.live(row) else "",
+               f"{row['ns_median'] / 1e6:.1f}" if "ns_median" in row else "")
+
+
 FIT = "fit: "  # groups of a training, with a row for each allocator
 FIT_COLUMNS = ("TRAINING", "ALLOCATOR", "LARGEST BY FIT", "THAT RAN", "RESERVED BY FIT", "MEASURED", "OFF", "PEAK BY FIT", "MEASURED", "OFF", "RETRIES BY FIT",
                "MEASURED")
@@ -134,9 +173,10 @@ def ranges(parts):
 
 
 def head(document):
-    driver = document.get("driver_version") or 0
+    driver, origin = document.get("driver_version") or 0, document.get("origin")
     return (f"{document['run']}: {document['date'][:10]}, commit {document['commit']}, driver of CUDA {driver // 1000}.{driver % 1000 // 10}, "
-            f"NCCL {document.get('nccl_version')}, {document.get('seconds', 0):.0f} s{'' if document.get('finished') else ', not finished'}")
+            f"NCCL {document.get('nccl_version')}" + (f"; {origin}" if origin else f", {document.get('seconds', 0):.0f} s") +
+            ("" if document.get("finished") else ", not finished"))
 
 
 def unusual_in(parts):
@@ -149,21 +189,32 @@ def unusual_in(parts):
         yield from ((skip["name"], "skipped", skip["reason"]) for skip in part.get("skipped", ()))
 
 
-def section(device, known):
-    """One device: the newest outcome of each part, over all its runs."""
+def newest_of(known):
+    """The newest outcome of each part over all runs of a device: (part, its document)."""
     newest = {}
     for document in known:
         for part in document["parts"]:
             key = document["run"], part["name"]
-            if part["outcome"] in DECIDED or newest.get(key, {}).get("outcome") not in DECIDED:
-                newest[key] = part
-    parts = [part for (_, name), part in newest.items() if name not in PREPARATIONS]
-    counts = [f"{number} {word}" for word in WORDS for number in [sum(part["outcome"] == word for part in parts)] if number]
+            if part["outcome"] in DECIDED or key not in newest or newest[key][0]["outcome"] not in DECIDED:
+                newest[key] = part, document
+    return [pair for (_, name), pair in newest.items() if name not in PREPARATIONS]
+
+
+def section(device, known, why):
+    """One device."""
+    newest = newest_of(known)
+    parts = [part for part, _ in newest]
+    counts = [f"{number} {word}" for word in WORDS for number in [sum(part["outcome"] == word and "computed" not in part for part in parts)] if number]
     text = f"## {device}\n\n{', '.join(counts) or 'No part'}. {ranges(parts)}\n\n" + "".join(f"- {head(document)}\n" for document in known) + "\n"
     unusual = list(unusual_in(parts))
     if unusual:
-        text += table(("PART", "OUTCOME", "REASON"), unusual) + "\n"
+        text += table(("PART", "OUTCOME", "REASON", "WHY"), [(name, outcome, reason, why.get(name, "")) for name, outcome, reason in unusual]) + "\n"
     figures = [row for part in parts for row in part.get("figures", ())]
+    trainings = [row for row in figures if is_training(row)]
+    if trainings:
+        text += "Memory of trainings, GiB: what PyTorch reserved at most after the warm-up, bucketpool's pool, and tensors live at the peak.\n\n"
+        text += table(("TRAINING", "MEMORY", "RESERVED", "POOL", "TOGETHER", "LIVE", "MS A STEP"), training_rows(trainings)) + "\n"
+        text += "".join(f"{part['name']}: computed {part['computed']}.\n\n" for part in parts if "computed" in part)
     shapes = list(shape_rows(row for row in figures if row["group"].startswith(LOGPROB)))
     if shapes:
         text += "Log-probabilities, tokens x vocabulary: the time, and the bandwidth over that of the copy.\n\n"
@@ -173,20 +224,46 @@ def section(device, known):
         limits = ", ".join(sorted({size(row["limit_bytes"]) for row in fits}))
         text += f"Largest micro-batches in {limits}, by `bucketpool fit` and as they ran, and memory of the largest by fit.\n\n"
         text += table(FIT_COLUMNS, fit_rows(fits)) + "\n"
-    others = {(row["group"], row["name"]): row for row in figures if not row["group"].startswith(LOGPROB) and "fit_largest" not in row}
+    others = {(row["group"], row["name"]): row for row in figures if not row["group"].startswith(LOGPROB) and "fit_largest" not in row and not is_training(row)}
     rows = list(figure_rows(others.values()))
     if rows:
         text += table(("GROUP", "FIGURE", "MEDIAN", "RATIO", "OF COPY", "ALSO"), rows) + "\n"
     return text
 
 
-def page(known):
+def by_device(known):
     devices = {}
     for document in known:
         devices.setdefault(document["device"], []).append(document)
-    return HEAD + ("\n".join(section(*each) for each in devices.items()) or "No results yet.\n")
+    return devices
+
+
+def found_in(known):
+    """The newest figures of all devices; of a figure on several, the newest one."""
+    pairs = [pair for each in by_device(known).values() for pair in newest_of(each)]
+    return claims.Found(sorted(pairs, key=lambda pair: pair[1]["date"]))
+
+
+def page(known, why=None):
+    shown = "## Claims of the front page\n\n" + table(("CLAIM", "FIGURE", "RECORDED RUN"), claims.rows(found_in(known))) + "\n"
+    return HEAD + shown + LIMITS + ("\n".join(section(*each, why or {}) for each in by_device(known).items()) or "No results yet.\n")
+
+
+def with_front(text, known):
+    """README.md with the measured table of these documents."""
+    begin, end = (text.index(mark) for mark in FRONT)
+    return text[:begin] + FRONT[0] + "\n" + claims.front(found_in(known)) + "\n" + text[end:]
+
+
+def files(known, why):
+    """All that is made from the results: path, text."""
+    with open(README, encoding="utf-8") as file:
+        yield README, with_front(file.read(), known)
+    yield PAGE, page(known, why)
+    yield chart.FILE, chart.drawn(found_in(known))
 
 
 if __name__ == "__main__":
-    with open(PAGE, "w", encoding="utf-8") as output:
-        output.write(page(documents()))
+    for path, text in files(documents(), failures()):
+        with open(path, "w", encoding="utf-8") as output:
+            output.write(text)

@@ -9,7 +9,7 @@ import build
 from parts import Part, absent, outcome_of, program
 
 # ./check --torch runs all of them.
-FEW = "golden or in_place or strides or gaps or dlpack_protocol or test_layer or pluggable_functions"
+FEW = "golden or random_storage or in_place or strides or gaps or dlpack_protocol or test_layer or pluggable_functions"
 
 
 class Python:

@@ -3,9 +3,11 @@
 
 Arguments: source directory, build directory; "": without the rehearsal, which needs everything that can be built."""
 
+import glob
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +20,8 @@ os.chdir(SOURCE)
 sys.path[:0] = [os.path.join(SOURCE, "scripts", "gpu"), os.path.join(SOURCE, "bench", "torch", "steps")]
 
 import build  # noqa: E402
+import chart  # noqa: E402
+import claims  # noqa: E402
 import machine  # noqa: E402
 import overlap  # noqa: E402
 import parts  # noqa: E402
@@ -224,14 +228,73 @@ sys.exit(1)
 
 
 class TablesTest(unittest.TestCase):
-    """bench/results/README.md."""
+    """The page of results, the measured table and the chart of README.md."""
 
-    def test_page(self):
-        with open(tables.PAGE, encoding="utf-8") as file:
-            self.assertEqual(file.read(), tables.page(tables.documents()))
+    def test_files(self):
+        """They are what tables.py makes of bench/results."""
+        made = dict(tables.files(tables.documents(), tables.failures()))
+        self.assertEqual(list(made), ["README.md", tables.PAGE, chart.FILE])
+        for path, text in made.items():
+            with self.subTest(path), open(path, encoding="utf-8") as file:
+                self.assertEqual(file.read(), text, f"{path} is not what its program makes: run python3 scripts/gpu/tables.py")
+
+    def test_numbers_of_the_front_page(self):
+        """Each number of the measured table, and of the chart, is the sum of reserved bytes and pool, or the live bytes, of a recorded figure."""
+        known = set()
+        for path in glob.glob(os.path.join(tables.RESULTS, "*.json")):
+            for row in (row for part in read(path).get("parts", ()) for row in part.get("figures", ())):
+                for keys in (("torch_peak_reserved_bytes", "pool_bytes"), ("reserved_peak_bytes", "pool_bytes"), ("torch_peak_allocated_bytes",),
+                             ("live_peak_bytes",)):
+                    known.add(f"{sum(row.get(key) or 0 for key in keys) / 2**30:.2f}")
+        with open("README.md", encoding="utf-8") as file:
+            table = file.read().split(tables.FRONT[0])[1].split(tables.FRONT[1])[0]
+        cells = [cell for line in table.splitlines()[3:] for cell in line.split("|")[2:-1]]
+        with open(chart.FILE, encoding="utf-8") as file:
+            cells += re.findall(r">(?:live at the peak: )?([\d.]+)(?: computed)?</text>", file.read())
+        numbers = [number for cell in cells for number in re.findall(r"\d+\.\d+", cell)]
+        self.assertGreater(len(numbers), 20)
+        self.assertEqual([number for number in numbers if number not in known], [])
+
+    def test_reasons_of_failures(self):
+        """Each failure of the page has a text in failures.json, and each text a failure."""
+        failed = {name for known in tables.by_device(tables.documents()).values()
+                  for name, outcome, _ in tables.unusual_in([part for part, _ in tables.newest_of(known)]) if outcome == "failed"}
+        self.assertEqual(failed, set(tables.failures()))
 
     def test_page_without_results(self):
-        self.assertTrue(tables.page([]).endswith("No results yet.\n"))
+        text = tables.page([])
+        self.assertTrue(text.endswith("No results yet.\n"))
+        claims_of = [line for line in text.splitlines() if line.endswith("| no recorded run |")]
+        self.assertEqual(len(claims_of), len(claims.CLAIMS))
+        for line in claims_of:
+            self.assertRegex(line, r"\| (computed: |emulated: |not measured)")
+        self.assertIn("</svg>", chart.drawn(tables.found_in([])))
+
+    def test_claims(self):
+        """A claim has the figures of the newest run on any GPU. What is computed says so, and makes room for what a GPU ran."""
+        def document(day, device, name, gib, **more):
+            row = {"group": claims.LLAMA, "name": name, "reserved_peak_bytes": gib << 30, "live_peak_bytes": 9 << 30, **more}
+            return {**HEAD, "run": "step", "device": device, "date": f"2026-01-0{day}", "commit": "c", "parts": [
+                {"name": f"steps {name}", "outcome": "passed", "figures": [row], **({"computed": "by hand"} if "computed" in more else {})}]}
+
+        known = [document(1, "NVIDIA B1 80GB", "plain", 12), document(2, "NVIDIA A1", "plain", 11), document(1, "NVIDIA A1", "planned", 10, computed=True)]
+        found, text = tables.found_in(known), tables.page(known)
+        self.assertEqual(claims.front(found).splitlines()[2], "| FSDP2, Llama of 1.24 B, A1 | 11.00 |  |  |  | 10.00 (computed) | 9.00 |")
+        self.assertIn(claims.EMULATED, text)
+        self.assertIn("steps planned: computed by hand.", text)
+        self.assertIn("## NVIDIA A1\n\n1 passed.", text)
+        self.assertIn(">10.00 computed</text>", chart.drawn(found))
+        known.append(document(3, "NVIDIA A1", "plan", 9))
+        found = tables.found_in(known)
+        self.assertEqual(claims.front(found).splitlines()[2], "| FSDP2, Llama of 1.24 B, A1 | 11.00 |  |  |  | 9.00 | 9.00 |")
+        self.assertIn("| 9.00 GiB served, 9.00 live at the peak | A1, 2026-01-03, c |", tables.page(known))
+
+    def test_memory_of_trainings(self):
+        rows = [{"group": claims.MEGATRON, "name": name, "ns_median": 2e9, "torch_peak_reserved_bytes": 4 << 30, "torch_peak_allocated_bytes": 3 << 30,
+                 **({"pool_bytes": 1 << 29} if name == "scheduled" else {})} for name in ("no double buffers", "scheduled")]
+        text = tables.page([{**HEAD, "commit": "c", "parts": [{"name": "p", "outcome": "passed", "figures": rows}]}])
+        for piece in ("| no double buffers | 4.00 |  | 4.00 | 3.00 | 2000.0 |", "| scheduled | 4.00 | 0.50 | 4.50 |  | 2000.0 |"):
+            self.assertIn(piece, text)
 
     def test_figures_and_failures(self):
         telemetry = {"before": {}, "after": {}, "throttle_reasons": 4,

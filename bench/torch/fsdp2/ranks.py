@@ -25,6 +25,12 @@ from attempt import end_with_parent  # noqa: E402
 from report import Report, skip_all  # noqa: E402
 
 
+def add_hidden(parser):
+    """Options of the processes that a program starts by run_ranks()."""
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
+
+
 def options_of():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0].replace("\n", " "))
     parser.add_argument("--json")
@@ -35,8 +41,7 @@ def options_of():
     for name, text in (("steps", "5"), ("layers", "6; 3 with --rehearse"), ("width", "1024; 16 with --rehearse"),
                        ("words", "4096; 64 with --rehearse")):
         parser.add_argument(f"--{name}", type=int, help=text)
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)  # set for the processes that this program starts
-    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    add_hidden(parser)
     options = parser.parse_args()
     small = options.rehearse
     for name, value in (("steps", 5), ("layers", 3 if small else 6), ("width", 16 if small else 1024), ("words", 64 if small else 4096)):
@@ -111,11 +116,12 @@ def read(folder, rank):
     return found
 
 
-def run_ranks(folder, seconds, report):
-    """Exit status of each rank; None: killed after `seconds`. The report follows the ranks' files."""
+def run_ranks(folder, seconds, report, *more):
+    """Runs the program again as each rank, with more options. Exit status of each; None: killed after `seconds`. The report follows the ranks'
+    files."""
     processes = []
     for rank in range(RANKS):
-        command = [sys.executable, os.path.abspath(__file__), *sys.argv[1:], "--rank", str(rank), "--folder", folder]
+        command = [sys.executable, os.path.abspath(sys.argv[0]), *sys.argv[1:], *more, "--rank", str(rank), "--folder", folder]
         with open(os.path.join(folder, f"rank{rank}.log"), "wb") as log:
             processes.append(subprocess.Popen(command, stdout=log, stderr=log, env={"NCCL_DEBUG": "WARN", **os.environ}))
     until = time.monotonic() + seconds

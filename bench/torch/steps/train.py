@@ -5,7 +5,7 @@
     python3 -m bucketpool.torch.steps bench/torch/steps/train.py
 
 Options: --model llama|experts|small, --batch N, --length N, --layers N, --ranks 8 (FSDP2) or 1 (without), --steps N, --device cuda|cpu,
---rehearse (small sizes). --model llama is a Llama of 1.24 B parameters with random weights under FSDP2, eight emulated ranks. Each step prints
+--rehearse (small sizes), --pool buckets|parameters (bucketpool's pools of FSDP2's buckets, and of parameters, too). --model llama is a Llama of 1.24 B parameters with random weights under FSDP2, eight emulated ranks. Each step prints
 a line of JSON. With --paced a program on the other side of standard input names each action: a method of Actions, or "step 4"."""
 
 import argparse
@@ -79,7 +79,12 @@ class Training:
         self._initialize()
         self.model.train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, foreach=True)
-        self.number = 0
+        self.number, self.pools, self.attached = 0, [], None
+        if options.pool:
+            from bucketpool.torch import fsdp2
+            self.pools = [fsdp2.attach_parameters(self.model)] if options.pool == "parameters" else []
+            self.attached = fsdp2.attach(self.model, on_mismatch="plain")
+            self.pools.append(self.attached)
 
     def _shard(self):
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -151,10 +156,14 @@ class Actions:
 
     def memory(self):
         """Peaks since reset(). On a GPU of PyTorch, and what the driver has given to all processes, after each step."""
+        pools = {}
+        if self.training.attached is not None:
+            pools = {"pool_bytes": sum(each.plan.bytes for each in self.training.pools), "pool_served": sum(self.training.attached.served.values()),
+                     "pool_fallbacks": sum(self.training.attached.fallbacks.values())}
         if not self.on_gpu:
-            return {"maxrss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+            return {**pools, "maxrss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
         known = torch.cuda.memory_stats()
-        return {"reserved_peak_bytes": torch.cuda.max_memory_reserved(), "live_peak_bytes": torch.cuda.max_memory_allocated(),
+        return {**pools, "reserved_peak_bytes": torch.cuda.max_memory_reserved(), "live_peak_bytes": torch.cuda.max_memory_allocated(),
                 "driver_peak_bytes": self.driver_peak, "num_alloc_retries": known.get("num_alloc_retries"), "num_ooms": known.get("num_ooms")}
 
     def profile(self):
@@ -183,6 +192,7 @@ def parse(arguments=None):
     parser.add_argument("--steps", type=int, default=WARMUP + 20)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--rehearse", action="store_true")
+    parser.add_argument("--pool", choices=("buckets", "parameters"))
     parser.add_argument("--paced", action="store_true")
     parser.add_argument("--trace", default="trace.json", help="file for a profile, which is removed")
     options = parser.parse_args(arguments)

@@ -146,6 +146,9 @@ def check(report, processes, answers):
         report.check(f"{process.way}: losses of {alive[0].way}, bit for bit", first is None,
                      f"{len(pairs)} steps" if first is None else f"step {first}: {pairs[first][1]}, not {pairs[first][0]}")
     for process in alive:
+        if "pool_served" in process.memory:
+            served, others = process.memory["pool_served"], process.memory["pool_fallbacks"]
+            report.check(f"{process.way}: the pool served every bucket", served > 0 and others == 0, f"{served} served, {others} from PyTorch")
         if variants.is_served(process.way):
             answer = answers[process.way]
             shares = f"{answer.get('served', 0):,} of {answer.get('allocations', 0):,} allocations, {answer.get('steps', 0)} steps"

@@ -14,6 +14,9 @@ WAYS = {
     "plan": ("", ["--plan", "{plans}-windows.json"]),
     "plan, expandable": (EXPANDABLE, ["--plan", "{plans}-windows.json"]),
     "plan, no windows": ("", ["--plan", "{plans}-no-windows.json"]),
+    "pool": ("", None),
+    "pool, expandable": (EXPANDABLE, None),
+    "pool, parameters, expandable": (EXPANDABLE, None),
 }
 
 
@@ -38,6 +41,8 @@ def environment(way, device="cuda"):
 def command(way, device, plans, report, program):
     """The program with its arguments, by the launcher where steps are served."""
     options = WAYS[way][1]
+    if way.startswith("pool"):
+        program = [*program, "--pool", "parameters" if "parameters" in way else "buckets"]
     if options is None:
         return [sys.executable, *program]
     return [sys.executable, "-m", "bucketpool.torch.steps", "--device", device, "--report", report,

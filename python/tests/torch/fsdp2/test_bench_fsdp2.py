@@ -56,6 +56,7 @@ def test_recorded_parts():
     names = list(rehearsed("fsdp2")[0])
     assert names[:9] == ["build", "PyTorch", "steps plain", "steps scheduled", "steps max", "steps expandable_segments",
                          "steps scheduled_expandable_segments", "steps cuda_malloc_async", "same losses"]
+    assert names[9:12] == ["steps llama, pools", "steps llama, pools in expandable segments", "Megatron-FSDP"]
     assert names[-1] == "captured step" and {"two ranks", "largest batch plain",
                                              "same losses, varying lengths"} <= set(names)
     assert len(rehearsed("fsdp2")[0]["same losses"]["checks"]) == 5
@@ -130,6 +131,26 @@ def test_largest_batch():
     )
     assert tried[row["largest_batch"]] == "fits" and tried[row["smallest_that_fails"]] == "out of memory"
     assert row["pool_bytes"] > 0
+
+
+def test_llama_with_pools():
+    """A model of transformers: plain, and with pools of buckets and of parameters, in processes that take turns."""
+    bytes_of = {}
+    for name, way in (("pools", "pool"), ("pools in expandable segments", "pool, parameters, expandable")):
+        rows = {row["name"]: row for row in part_of(f"steps llama, {name}")["figures"]}
+        assert set(rows) == {"plain", way} and rows[way]["losses"] == rows["plain"]["losses"]
+        assert rows[way]["pool_served"] > 0 == rows[way]["pool_fallbacks"] and "pool_bytes" not in rows["plain"]
+        bytes_of[way] = rows[way]["pool_bytes"]
+    assert bytes_of["pool, parameters, expandable"] > bytes_of["pool"] > 0
+
+
+def test_megatron_fsdp():
+    document = part_of("Megatron-FSDP")
+    theirs, ours = document["figures"]
+    assert (theirs["name"], ours["name"]) == ("no double buffers", "scheduled") and theirs["losses"] == ours["losses"]
+    assert len(ours["losses"]) == 2 and len(set(ours["losses"][0])) == 4 and ours["windows"] == 3
+    assert ours["pool_bytes"] >= ours["plan_bytes"] >= ours["plan_lower_bound_bytes"] > 0 == ours["from_pytorch"]
+    assert sum(check["name"].startswith("scheduled") for check in document["checks"]) == 4
 
 
 def test_two_ranks():

@@ -4,6 +4,8 @@ shards with gaps, in place, several streams, more than 2^31 logits.
 """
 
 import ctypes
+import math
+import random
 import sys
 import types
 
@@ -45,6 +47,24 @@ def test_shards_with_gaps(begin, dtype):
     shard.copy_(2 * torch.randn(2, 4, 4097))
     check(shard, torch.randint(0, 4097, (2, 4)))
     check(shard.transpose(0, 1), torch.randint(0, 4097, (4, 2)))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_storage(seed):
+    """Random rows, columns, dtypes, offsets, gaps between rows, scales, temperatures, and logits of -inf: 800 cases on a GPU, 64 small ones on a CPU."""
+    chance = random.Random(seed)
+    columns_of = (1, 2, 7, 31, 33, 127, 1000, 1023, 4097) + ((32000, 50257, 50304, 65537, 128256, 151937, 262144) if CUDA else ())
+    for number in range(100 if CUDA else 8):
+        torch.manual_seed(1000 * seed + number)
+        rows, columns, gap, begin = (chance.choice(some) for some in ((1, 2, 3, 17, 64, 129), columns_of, (0, 0, 1, 3, 8), (0, 0, 1, 5)))
+        storage = torch.empty(begin + rows * (columns + gap), dtype=chance.choice((torch.float32, torch.bfloat16, torch.float16)))
+        logits = torch.as_strided(storage, (1, rows, columns), (rows * (columns + gap), columns + gap, 1), begin)
+        logits.normal_(0, chance.choice((0.1, 3, 20)))
+        target = torch.randint(0, columns, (1, rows))
+        if chance.random() < 0.2:
+            other = chance.randrange(columns)
+            logits[..., other] = torch.where(target == other, logits[..., other], -math.inf)
+        check(logits, target, temperature=chance.choice((1.0, 0.7, 2.5)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
