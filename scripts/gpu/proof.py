@@ -2,9 +2,11 @@
 """The run `proof`: our kernels and pools on the GPU's own driver, in order of value. Kernels come first, NCCL and the sanitizers last."""
 
 import csv
+import glob
 import os
 import re
 import subprocess
+import sys
 
 import build
 import machine
@@ -19,7 +21,13 @@ PROFILED_SHAPE = "gpu: logprob 32768 x 50257 bf16, gradient fp32"
 
 def wanted(made):
     """The programs of the suite and of the benchmark; in a rehearsal also the emulation."""
-    return [*sorted({path for path, _, _ in made.tests().values()}), build.BENCH, build.TRAIN, *(build.EMULATION if made.emulated else ())]
+    return [*logprob_library(made), *sorted({path for path, _, _ in made.tests().values()}), build.BENCH, build.TRAIN,
+            *(build.EMULATION if made.emulated else ())]
+
+
+def logprob_library(made):
+    """The library with the kernels, in a list; of a build without it an empty one."""
+    return [path for path in made.libraries() if "logprob" in os.path.basename(path)]
 
 
 def parts(context):
@@ -28,6 +36,7 @@ def parts(context):
     yield Part("build", 300, lambda running: made.make(running, wanted))
     context.describe_emulated()
     tests = made.tests()
+    yield image(context)
     yield from (test(context, name, tests[name]) for name in KERNEL_TESTS if name in tests)
     groups = figure_groups(context)
     logprob = [group for group in groups if group.startswith("gpu: logprob")]
@@ -46,6 +55,16 @@ def parts(context):
     yield sanitizer(context, "memcheck", "clients/logprob/tests/test_gpu_logprob", "--small")
     yield sanitizer(context, "racecheck", "clients/logprob/tests/test_gpu_logprob", "--small", "random_*")
     yield sanitizer(context, "memcheck", "tests/test_pool_contract", "*scheduled on cuda*")
+
+
+def image(context):
+    """Loads the kernels of the build, and fatbins of a release that lie in BUILD/images."""
+    libraries = list(filter(None, map(context.build.find, logprob_library(context.build))))
+    if not libraries:
+        return absent("kernels' image", "bucketpool-logprob was not built")
+    files = [*libraries, *sorted(glob.glob(os.path.join(context.build.folders[0], "images", "*.fatbin")))]
+    return program("kernels' image", 30, [sys.executable, os.path.join("scripts", "gpu", "image.py"), *files], context.env(build.LOGPROB_KERNELS),
+                   with_document=True)
 
 
 # ---- tests ---------------------------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ SHOWN = {"ranks": "ranks", "peak_torch_bytes": "PyTorch's peak", "peak_driver_by
          "waits_per_step": "waits a step", "covered_share": "share of communication covered", "freed_bytes": "freed", "gib_per_s": "GiB/s", "tokens_per_s": "tokens/s",
          "largest_batch": "largest batch", "smallest_that_fails": "smallest that fails", "limit_bytes": "limit",
          "pool_peak_bytes": "pool", "grad_made_in": "gradient made in",
-         "beside_bytes": "the driver's used beside PyTorch's reserved", "fit_reserve_bytes": "reserve of fit",
+         "code": "code", "beside_bytes": "the driver's used beside PyTorch's reserved", "fit_reserve_bytes": "reserve of fit",
          "grad_dtype": "gradient stored as", "in_place": "in place", "registers": "registers", "dram_percent": "memory in % of its peak",
          "occupancy_percent": "warps in % of the most", "bytes": "bytes", "launches": "replays"}
 

@@ -553,6 +553,20 @@ class RehearsalTest(unittest.TestCase):
         text = process.communicate(timeout=600)[0]
         return read(self.path), text
 
+    def test_kernels_image(self):
+        """Of fatbins in files: loaded, refused by the driver, and none."""
+        fatbin, none = (os.path.join(self.folder.name, name) for name in ("a.fatbin", "b.so"))
+        for path, begin in ((fatbin, b"\x50\xed\x55\xba\x01\0\x10\0\x04\0\0\0\0\0\0\0code, and more"), (none, b"\x7fELF")):
+            with open(path, "wb") as file:
+                file.write(begin)
+        kernels = f"kernels={os.path.join(BUILD, build.LOGPROB_KERNELS)}"
+        for files, driver, code, said in (((fatbin, none), kernels, 0, "bytes=20\npassed   a.fatbin loads\n"),
+                                          ((fatbin,), "memory=1g", 1, "FAILED   a.fatbin loads: cuModuleLoadData: 209\n"), ((none,), kernels, 77, "no kernels in b.so\n")):
+            done = subprocess.run([sys.executable, "scripts/gpu/image.py", *files], capture_output=True, text=True,
+                                  env={**os.environ, "FAKE_CUDA": driver, "LD_LIBRARY_PATH": os.path.dirname(os.path.join(BUILD, build.DRIVER))})
+            self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+            self.assertTrue(done.stdout.endswith(said), done.stdout)
+
     def test_parts_by_pattern(self):
         for pattern, code, answer in (("^logprob$", 0, "2 passed, 0 failed"), ("^nowhere$", 1, "no part has a name with ^nowhere$"),
                                       ("(", 2, "is not a regular expression")):
@@ -581,7 +595,7 @@ class RehearsalTest(unittest.TestCase):
         self.assertLessEqual({f"figures {group}" for group in groups}, set(seen))
         measured = [name for name in seen if name.startswith("figures") and seen[name].get("figures")]
         self.assertGreater(len(measured), len(groups) - 4)
-        for name in ("ncu", "fsdp_train"):
+        for name in ("kernels' image", "ncu", "fsdp_train"):
             self.assertTrue(seen[name]["figures"], name)
         self.assertEqual(len(seen["rules-driver"]["rules"]), len(proof.rule_names()))
         self.assertGreater(len(seen["rules-nccl"]["rules"]), 20)
