@@ -72,7 +72,7 @@ def live(row):
 
 
 def together(row):
-    """What PyTorch reserved at most, and the pool."""
+    """The bytes that PyTorch reserved at most, and the pool's."""
     return reserved(row) + row.get("pool_bytes", 0)
 
 
@@ -146,7 +146,7 @@ FITTED = "computed: played recordings, beside what GPUs reserved ([accuracy](../
 
 # Claim; figures that it needs; function that says what was measured, and where, or None; what is said then.
 CLAIMS = (
-    ("A served step reserves about what is live at its peak", [(LLAMA, "plan"), (LLAMA, "plain")], of_served, EMULATED),
+    ("A served step takes 5 to 28 % less than PyTorch reserves by default, 0 to 26 % less than with expandable segments", [(LLAMA, "plan"), (LLAMA, "plain")], of_served, EMULATED),
     ("FSDP2: a pool of buckets takes more than the better one of PyTorch's settings", *of_memory(LLAMA, "plain", "expandable", "pool"), "not measured"),
     ("the same, hybrid of 2.15 B", *of_memory(HYBRID, "plain", "expandable_segments", "scheduled"), "not measured"),
     ("Megatron-FSDP: less than without double buffers and than its MaxPoolAllocator, more than its FixedPoolAllocator",

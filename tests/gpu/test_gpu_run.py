@@ -247,13 +247,28 @@ class TablesTest(unittest.TestCase):
                              ("live_peak_bytes",)):
                     known.add(f"{sum(row.get(key) or 0 for key in keys) / 2**30:.2f}")
         with open("README.md", encoding="utf-8") as file:
-            table = file.read().split(tables.FRONT[0])[1].split(tables.FRONT[1])[0]
-        cells = [cell for line in table.splitlines()[3:] for cell in line.split("|")[2:-1]]
+            front = file.read()
+        table, picture = front.split(tables.FRONT[0])[1].split(tables.FRONT[1])[0], re.search(r"!\[(.*)\]\(" + re.escape(chart.FILE), front)[1]
+        picture = re.sub(r"of [\d.]+ B", "", picture)
+        cells = [cell for line in table.splitlines()[3:] for cell in line.split("|")[2:-1]] + [picture]
         with open(chart.FILE, encoding="utf-8") as file:
             cells += re.findall(r">(?:live at the peak: )?([\d.]+)(?: computed)?</text>", file.read())
         numbers = [number for cell in cells for number in re.findall(r"\d+\.\d+", cell)]
         self.assertGreater(len(numbers), 20)
         self.assertEqual([number for number in numbers if number not in known], [])
+
+    def test_emulated_numbers_of_the_front_page(self):
+        """Rows and ranges of README.md are those of the guide's ten trainings."""
+        with open(os.path.join("docs", "guides", "step_memory.md"), encoding="utf-8") as file:
+            rows = [line.split("|")[3:-1] for line in file.read().split("## Ten trainings")[1].split("\n\n")[2].splitlines()[2:]]
+        with open("README.md", encoding="utf-8") as file:
+            front = file.read()
+        ours = re.findall(r"^\| .* \| ([\d.]+) GiB \| ([\d.]+) GiB \| \*\*([\d.]+) GiB\*\* \| ([\d.]+) GiB \|$", front, re.MULTILINE)
+        self.assertEqual((len(rows), len(ours)), (10, 4))
+        self.assertLessEqual(set(ours), {tuple(cell.strip() for cell in row[:4]) for row in rows})
+        for at, words in ((0, "by default"), (1, "expandable")):
+            saved = [1 - float(row[2]) / float(row[at]) for row in rows]
+            self.assertRegex(front, rf"\b{100 * min(saved):.0f} to {100 * max(saved):.0f} % of what\s+(PyTorch|it)\s+reserves\s+(with )?{words}")
 
     def test_reasons_of_failures(self):
         """Each failure of the page has a text in failures.json, and each text a failure."""
