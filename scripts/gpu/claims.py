@@ -16,7 +16,8 @@ class Trained:
 
 TRAININGS = (
     Trained("FSDP2, Llama of 1.24 B", LLAMA, plain="plain", expandable="expandable", pool="pool", whole=("plan", "planned")),
-    Trained("FSDP2, hybrid of 2.15 B", HYBRID, plain="plain", expandable="expandable_segments", others="cuda_malloc_async", pool="scheduled"),
+    Trained("FSDP2, hybrid of 2.15 B", HYBRID, plain="plain", expandable="expandable_segments", others="cuda_malloc_async", pool="scheduled",
+            whole=("plan", "planned")),
     Trained("Megatron-FSDP 0.6.1, hybrid of 1.14 B, each of two ranks", MEGATRON, plain="no double buffers",
             others=("FixedPoolAllocator", "MaxPoolAllocator"), pool="scheduled"),
 )

@@ -133,10 +133,14 @@ def is_training(row):
 
 def training_rows(figures):
     """A line for each training and memory, in GiB. PyTorch's live bytes exclude a pool."""
+    def amount(count):
+        return claims.gib(count) if count else ""
+
     for row in figures:
         pool = row.get("pool_bytes", 0)
-        yield (TRAININGS[row["group"]], row["name"] + (" (computed)" if row.get("computed") else ""), claims.gib(claims.reserved(row)),
-               claims.gib(pool) if pool else "", claims.gib(claims.together(row)), "" if pool else claims.gib(claims.live(row)) if claims.live(row) else "",
+        driver = next(filter(None, (row.get(key) for key in ("used_bytes_of_the_training", "driver_peak_bytes", "driver_bytes_of_both_ranks"))), None)
+        yield (TRAININGS[row["group"]], row["name"] + (" (computed)" if row.get("computed") else ""), amount(claims.reserved(row)), amount(pool),
+               amount(claims.together(row)), amount(None if pool else claims.live(row)), amount(driver),
                f"{row['ns_median'] / 1e6:.1f}" if "ns_median" in row else "")
 
 
@@ -173,10 +177,10 @@ def ranges(parts):
 
 
 def head(document):
-    driver, origin = document.get("driver_version") or 0, document.get("origin")
-    return (f"{document['run']}: {document['date'][:10]}, commit {document['commit']}, driver of CUDA {driver // 1000}.{driver % 1000 // 10}, "
-            f"NCCL {document.get('nccl_version')}" + (f"; {origin}" if origin else f", {document.get('seconds', 0):.0f} s") +
-            ("" if document.get("finished") else ", not finished"))
+    driver, nccl, seconds = (document.get(key) for key in ("driver_version", "nccl_version", "seconds"))
+    known = [f"{document['run']}: {document['date'][:10]}", f"commit {document['commit']}", driver and f"driver of CUDA {driver // 1000}.{driver % 1000 // 10}",
+             nccl and f"NCCL {nccl}", seconds and f"{seconds:.0f} s", document.get("origin"), None if document.get("finished") else "not finished"]
+    return ", ".join(filter(None, known))
 
 
 def unusual_in(parts):
@@ -212,8 +216,9 @@ def section(device, known, why):
     figures = [row for part in parts for row in part.get("figures", ())]
     trainings = [row for row in figures if is_training(row)]
     if trainings:
-        text += "Memory of trainings, GiB: what PyTorch reserved at most after the warm-up, bucketpool's pool, and tensors live at the peak.\n\n"
-        text += table(("TRAINING", "MEMORY", "RESERVED", "POOL", "TOGETHER", "LIVE", "MS A STEP"), training_rows(trainings)) + "\n"
+        text += "Memory of trainings, GiB: what PyTorch reserved at most after the warm-up, bucketpool's pool, and tensors live at the peak. "
+        text += "The driver's bytes are the most it had given to the training, with context and libraries; for Megatron-FSDP to both ranks.\n\n"
+        text += table(("TRAINING", "MEMORY", "RESERVED", "POOL", "TOGETHER", "LIVE", "DRIVER", "MS A STEP"), training_rows(trainings)) + "\n"
         text += "".join(f"{part['name']}: computed {part['computed']}.\n\n" for part in parts if "computed" in part)
     shapes = list(shape_rows(row for row in figures if row["group"].startswith(LOGPROB)))
     if shapes:

@@ -306,9 +306,10 @@ class TablesTest(unittest.TestCase):
 
     def test_memory_of_trainings(self):
         rows = [{"group": claims.MEGATRON, "name": name, "ns_median": 2e9, "torch_peak_reserved_bytes": 4 << 30, "torch_peak_allocated_bytes": 3 << 30,
+                 "driver_bytes_of_both_ranks": 9 << 30,
                  **({"pool_bytes": 1 << 29} if name == "scheduled" else {})} for name in ("no double buffers", "scheduled")]
         text = tables.page([{**HEAD, "commit": "c", "parts": [{"name": "p", "outcome": "passed", "figures": rows}]}])
-        for piece in ("| no double buffers | 4.00 |  | 4.00 | 3.00 | 2000.0 |", "| scheduled | 4.00 | 0.50 | 4.50 |  | 2000.0 |"):
+        for piece in ("| no double buffers | 4.00 |  | 4.00 | 3.00 | 9.00 | 2000.0 |", "| scheduled | 4.00 | 0.50 | 4.50 |  | 9.00 | 2000.0 |"):
             self.assertIn(piece, text)
 
     def test_figures_and_failures(self):

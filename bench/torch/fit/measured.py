@@ -39,7 +39,7 @@ class Case:
 
 H200 = "bench/results/nvidia-h200-fsdp2-2026-11-27T101448.json"
 CASES = {
-    "llama": Case("llama", "an H100, docs/guides/step_memory.md", round(17.354 * GIB), round(17.994 * GIB), round(14.763 * GIB)),
+    "llama": Case("llama", "bench/results/nvidia-h100-80gb-hbm3-fsdp2-2026-11-28.json", round(17.354 * GIB), round(17.994 * GIB), round(14.763 * GIB)),
     "hybrid": Case("hybrid", H200 + " (an H100 the same)", 10917773312, 10028580864, 8389242368),
     "hybrid-lengths": Case("hybrid", H200, 10464788480, 9818865664, 8112409088, {"steps": 12, "lengths": True}),
     "hybrid-batch-16": Case("hybrid", H200, 13535019008, 12708741120, 11254253056, {"batch": 16, "sequence": 2048, "steps": 3}),

@@ -109,11 +109,12 @@ def figures_of(report, process, answer, options, baseline):
         served |= {"served_share": round(answer["served"] / max(1, answer["allocations"]), 5), "served_steps": answer["steps"],
                    "waits_per_step": round(answer["waits"] / max(1, answer["steps"]), 2), "losses_of_matching": answer["losses"][:8],
                    "stopped_or_serving": answer["state"], "other_reserved_peak_bytes": answer["reserved_peak_bytes"]}
+    memory = {name: value for name, value in process.memory.items() if name != "driver_peak_bytes"}  # of all processes
     reserved, live = process.memory.get("reserved_peak_bytes"), process.memory.get("live_peak_bytes")
     report.figure(f"steps: {options.model}", process.way, [step["ns"] for step in counted],
                   [step["ns"] for step in baseline.steps[WARMUP:]] if baseline is not process else (), baseline.way,
                   processor_ns_median=statistics.median(step["processor_ns"] for step in counted),
-                  page_faults_median=statistics.median(step["page_faults"] for step in counted), **process.memory, **served,
+                  page_faults_median=statistics.median(step["page_faults"] for step in counted), **memory, **served,
                   reserved_peak_first_steps_bytes=process.first.get("reserved_peak_bytes"),
                   reserved_to_live=round(reserved / live, 4) if live else None, profile=process.profile,
                   covered_share=process.profile.get("covered_share"),
