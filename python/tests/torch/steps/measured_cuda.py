@@ -21,7 +21,7 @@ MIB = 1 << 20
 class Training:
     """Steps of three tensors that live together."""
 
-    options = types.SimpleNamespace(device="cuda", trace="")
+    options, attached = types.SimpleNamespace(device="cuda", trace=""), None
 
     def step(self):
         kept = [torch.empty(4 * MIB, dtype=torch.uint8, device="cuda") for _ in range(3)]
