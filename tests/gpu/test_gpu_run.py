@@ -299,10 +299,18 @@ class TablesTest(unittest.TestCase):
         self.assertIn("steps planned: computed by hand.", text)
         self.assertIn("## NVIDIA A1\n\n1 passed.", text)
         self.assertIn(">10.00 computed</text>", chart.drawn(found))
-        known.append(document(3, "NVIDIA A1", "plan", 9))
+        known += [document(3, "NVIDIA A1", "plan", 9), document(3, "NVIDIA A1", "expandable", 13)]
         found = tables.found_in(known)
-        self.assertEqual(claims.front(found).splitlines()[2], "| FSDP2, Llama of 1.24 B, A1 | 11.00 |  |  |  | 9.00 | 9.00 |")
-        self.assertIn("| 9.00 GiB served, 9.00 live at the peak | A1, 2026-01-03, c |", tables.page(known))
+        self.assertEqual(claims.front(found).splitlines()[2], "| FSDP2, Llama of 1.24 B, A1 | 11.00 | 13.00 |  |  | 9.00 | 9.00 |")
+        self.assertIn("| 9.00 GiB plan; 11.00 GiB plain; 13.00 GiB expandable | A1, 2026-01-03, c |", tables.page(known))
+        known.append(document(4, "NVIDIA A1", "plan", 12))
+        self.assertIn("| does not hold: 12.00 GiB plan; 11.00 GiB plain;", tables.page(known))
+
+    def test_recorded_claims(self):
+        """A result that refutes a claim asks for another front page."""
+        shown = list(claims.rows(tables.found_in(tables.documents())))
+        self.assertEqual([row for row in shown if row[1].startswith(claims.REFUTED)], [])
+        self.assertGreater(len([row for row in shown if row[2] != "no recorded run"]), 6)
 
     def test_memory_of_trainings(self):
         rows = [{"group": claims.MEGATRON, "name": name, "ns_median": 2e9, "torch_peak_reserved_bytes": 4 << 30, "torch_peak_allocated_bytes": 3 << 30,
