@@ -15,7 +15,7 @@ PAGE, README = os.path.join("docs", "internals", "gpu_results.md"), "README.md"
 FRONT = "<!-- measured: made by scripts/gpu/tables.py -->\n", "<!-- end of measured -->\n"  # around the table of README.md
 HEAD = """# Results on GPUs
 
-Made by `python3 scripts/gpu/tables.py` from the documents of [bench/results](../../bench/results), one for each
+Made by `python3 scripts/gpu/tables.py` from the documents of `bench/results`, one for each
 run: the newest outcome of each part on each GPU. [Runs on a GPU](gpu.md#figures) explains the figures.
 
 """
