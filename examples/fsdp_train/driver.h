@@ -21,7 +21,7 @@ bp_status driver_init(driver *d, int ordinal);
 /* Work that was launched must be done. For a driver of zeros, or one that driver_init did not finish, too. */
 void driver_finish(driver *d);
 
-/* Kernels of a fatbin by their names, loaded here: a first launch may be captured. */
+/* Kernels of an image by their names, loaded here: a first launch may be captured. */
 bp_status driver_load(driver *d, const void *image, const char *const *names, size_t count, void **kernels);
 /* One launch in stream order. `arguments` point to the values of the kernel's parameters. */
 bp_status driver_launch(const driver *d, void *kernel, uint32_t blocks, uint32_t threads, void **arguments,

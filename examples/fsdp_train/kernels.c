@@ -3,5 +3,5 @@
 
 const void *kernels_image(void)
 {
-    return kernels_fatbin;
+    return kernels_ptx;
 }

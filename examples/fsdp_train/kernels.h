@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernels as nvcc compiled them: a fatbin. */
+/* The kernels: PTX of nvcc, which the driver compiles. */
 #ifndef FSDP_TRAIN_KERNELS_H
 #define FSDP_TRAIN_KERNELS_H
 
@@ -8,6 +8,6 @@
 /* NULL: this program was built without nvcc. */
 const void *kernels_image(void);
 
-extern const uint64_t kernels_fatbin[]; /* where it was */
+extern const uint64_t kernels_ptx[]; /* where it was */
 
 #endif

@@ -4,7 +4,6 @@
 """
 
 import os
-import struct
 import subprocess
 import sys
 import unittest
@@ -302,19 +301,15 @@ class Registrations(unittest.TestCase):
 
 class CudaKernels(unittest.TestCase):
     def test_architectures(self):
-        """cuda_arch_list() against nvcc's image: a header, then entries of PTX (kind 1) or machine code."""
+        """cuda_arch_list() against the image in the library."""
+        sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "clients", "logprob", "src", "cuda"))
+        import fatbin
+
         import bucketpool as bp
 
-        path, found = os.path.join(FAKES, "..", "..", "clients", "logprob", "src", "cuda", "kernels.fatbin"), []
-        if os.path.exists(path):
-            with open(path, "rb") as file:
-                image = file.read()
-            place, = struct.unpack_from("<H", image, 6)
-            while place + 32 <= len(image):
-                kind, header, size, architecture = struct.unpack_from("<H2xIQ12xI", image, place)
-                found.append(("compute_" if kind == 1 else "sm_") + str(architecture))
-                place += header + size
-        self.assertEqual(bp.cuda_arch_list(), found)
+        with open(bp._library.logprob()._name, "rb") as file:
+            image = fatbin.image_of(file.read())
+        self.assertEqual(bp.cuda_arch_list(), [entry.code for entry in fatbin.entries(image)] if image else [])
 
 
 @unittest.skipIf(INSIDE in os.environ, "inside")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""-Dkernels_arch: the GPUs that clients/logprob/src/cuda/meson.build compiles kernels for, with an nvcc and an nvidia-smi of the test's own.
+"""-Dkernels_arch, -Dkernels_ptxas and -Dkernels_image: what clients/logprob/src/cuda/meson.build compiles kernels for, and with what, with a
+toolkit and an nvidia-smi of the test's own.
 
 Argument: the source directory."""
 
@@ -7,6 +8,7 @@ import os
 import re
 import shutil
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
@@ -22,7 +24,15 @@ logprob_sources = []
 include_flags = []
 subdir('cuda')
 """
-EVERY = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"
+EVERY = "'sm_75','sm_80','sm_86','sm_90','sm_90a','sm_100','sm_120'"
+SCRIPT = "#!/bin/sh\n"
+
+
+def fatbin(text, flags=0x11):
+    """A fatbin of one entry, as fatbinary packs PTX."""
+    padded = text + b"\0" * (-len(text) % 8)
+    entry = struct.pack("<HHIQIIHHI8xQQQ", 1, 0x101, 64, len(padded), 0, 0, 0, 7, 80, flags, 0, 0) + padded
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entry)) + entry
 
 
 class Architectures(unittest.TestCase):
@@ -35,7 +45,7 @@ class Architectures(unittest.TestCase):
         os.mkdir(os.path.join(self.folder, "bin"))
         with open(os.path.join(SOURCE, "meson_options.txt"), encoding="utf-8") as file:
             options = re.findall(r"^option\('kernels\w*',.*?\)$", file.read(), re.MULTILINE | re.DOTALL)
-        self.assertEqual(len(options), 2)
+        self.assertEqual(len(options), 4)
         self.write("source/meson_options.txt", "\n".join(options))
         self.write("source/meson.build", PROJECT)
 
@@ -45,38 +55,84 @@ class Architectures(unittest.TestCase):
             file.write(text)
         os.chmod(path, stat.S_IRWXU)
 
-    def configure(self, *options, gpus=(), nvcc=EVERY):
-        """Configures, and returns what meson says of the kernels. `gpus`: compute capabilities of this machine's; `nvcc`: the codes that it knows."""
-        self.write("bin/nvcc", f"#!/bin/sh\n[ \"$1\" = --list-gpu-code ] && printf '%s\\n' {nvcc}\nexit 0\n")
-        self.write("bin/nvidia-smi", "#!/bin/sh\n" + "".join(f"echo {gpu}\n" for gpu in gpus) + ("" if gpus else "echo no devices were found\nexit 6\n"))
+    def configure(self, *options, gpus=(), ptxas=EVERY, fatbinary=""):
+        """Configures, and returns what meson says of the kernels. `gpus`: compute capabilities of this machine's; `ptxas`: the codes that it knows."""
+        self.write("bin/nvcc", SCRIPT)
+        self.write("bin/fatbinary", SCRIPT + f"echo '{fatbinary}'\n")
+        self.write("bin/ptxas", SCRIPT + f"echo \"Allowed values for this option: 'compute_80',{ptxas}.\"\n")
+        self.write("bin/nvidia-smi", SCRIPT + "".join(f"echo {gpu}\n" for gpu in gpus) + ("" if gpus else "echo no devices were found\nexit 6\n"))
         path = os.path.join(self.folder, "bin") + os.pathsep + os.environ["PATH"]
         build = os.path.join(self.folder, "build")
         shutil.rmtree(build, ignore_errors=True)
         done = subprocess.run([MESON, "setup", build, os.path.join(self.folder, "source"), *options], env={**os.environ, "PATH": path},
                               capture_output=True, text=True, check=False, timeout=100)
-        found = re.search(r"^ *CUDA kernels: *(.*)$", done.stdout, re.MULTILINE)
+        found = re.search(r"^ *CUDA kernels *: *(.*)$", done.stdout, re.MULTILINE)
         return found[1] if done.returncode == 0 and found else done.stdout + done.stderr
 
     def test_of_this_machine(self):
-        self.assertEqual(self.configure(gpus=["9.0", "9.0"]), "sm_90")
-        self.assertEqual(self.configure(gpus=["10.3", "8.6"]), "sm_80, sm_100")
+        self.assertEqual(self.configure(gpus=["9.0", "9.0"]), "sm_90, compute_80")
+        self.assertEqual(self.configure(gpus=["10.3", "8.6"]), "sm_80, sm_100, compute_80")
+        self.assertEqual(self.configure(gpus=["12.1"]), "sm_120, compute_80")
 
     def test_without_a_gpu(self):
         """And with one that runs PTX: one architecture, which others than the building machine run."""
-        self.assertEqual(self.configure(), "sm_90")
-        self.assertEqual(self.configure(gpus=["12.0"]), "sm_90")
-        self.assertEqual(self.configure(nvcc="sm_75 sm_80"), "sm_80")
+        self.assertEqual(self.configure(), "sm_90, compute_80")
+        self.assertEqual(self.configure(gpus=["11.0"]), "sm_90, compute_80")
+        self.assertEqual(self.configure(ptxas="'sm_75','sm_80'"), "sm_80, compute_80")
+        self.assertIn("ptxas knows none of sm_80", self.configure("-Dkernels=enabled", ptxas="'sm_75','sm_90a'"))
 
     def test_named(self):
-        self.assertEqual(self.configure("-Dkernels_arch=all", gpus=["9.0"]), "sm_80, sm_90, sm_100")
-        self.assertEqual(self.configure("-Dkernels_arch=80,100", gpus=["9.0"]), "sm_80, sm_100")
+        self.assertEqual(self.configure("-Dkernels_arch=all", gpus=["9.0"]), "sm_80, sm_90, sm_100, sm_120, compute_80")
+        self.assertEqual(self.configure("-Dkernels_arch=80,100", gpus=["9.0"]), "sm_80, sm_100, compute_80")
         for wrong in ("70", "80,"):
-            self.assertIn("what nvcc and the kernels know: 80, 90, 100", self.configure("-Dkernels_arch=" + wrong), wrong)
+            self.assertIn("what ptxas and the kernels know: 80, 90, 100, 120", self.configure("-Dkernels_arch=" + wrong), wrong)
 
     def test_speaks_of_the_time(self):
         self.configure(gpus=["9.0"])
         with open(os.path.join(self.folder, "build", "meson-logs", "meson-log.txt"), encoding="utf-8") as file:
-            self.assertIn("CUDA kernels for sm_90, a minute of nvcc each", file.read())
+            self.assertIn("CUDA kernels for sm_90: a minute, and half of one for each", file.read())
+
+    def command_of(self, output):
+        """The command that makes a file of the build folder."""
+        with open(os.path.join(self.folder, "build", "build.ninja"), encoding="utf-8") as file:
+            return re.search(rf"^build cuda/{re.escape(output)}:.*?^ COMMAND = (.*?)$", file.read(), re.MULTILINE | re.DOTALL)[1].replace("$ ", " ")
+
+    def test_named_ptxas(self):
+        """The tools beside nvcc, unless one is named; contraction is off for all of them, and for the driver that compiles the PTX."""
+        self.configure("-Dkernels_arch=80,90")
+        for code in ("80", "90"):
+            self.assertTrue(self.command_of(f"kernels-sm_{code}.cubin").startswith(
+                f"{self.folder}/bin/ptxas -arch=sm_{code} -m64 --fmad false cuda/kernels.ptx -o"))
+        self.assertIn("'--cmdline= --fmad false '", self.command_of("kernels.fatbin"))
+        self.assertIn(" -fmad=false ", self.command_of("kernels-nvcc.ptx"))
+        self.write("older", SCRIPT + "echo \"'sm_80'\"\n")
+        self.assertEqual(self.configure("-Dkernels_arch=all", f"-Dkernels_ptxas={self.folder}/older"), "sm_80, compute_80")
+        self.assertTrue(self.command_of("kernels-sm_80.cubin").startswith(self.folder + "/older "))
+        self.assertTrue(self.command_of("kernels.ptx").endswith(self.folder + "/older"))
+        self.assertIn("absent", self.configure(f"-Dkernels_ptxas={self.folder}/absent"))
+
+    def test_compression(self):
+        """LZ4, where fatbinary has a choice: drivers before CUDA 12.4 do not read zstd, its default."""
+        for help_text, expected in ("", False), ("--compress-mode [default,size,speed]", True):
+            self.assertEqual(self.configure(fatbinary=help_text), "sm_90, compute_80")
+            self.assertEqual("--compress-mode=speed" in self.command_of("kernels.fatbin"), expected)
+
+    def test_given_image(self):
+        """An image of another build takes the place of nvcc; what drivers would not read is refused."""
+        path, given = os.path.join(self.folder, "given.fatbin"), f"-Dkernels_image={self.folder}/given.fatbin"
+
+        def configured(content):
+            with open(path, "wb") as file:
+                file.write(content)
+            return self.configure(given)
+
+        self.assertEqual(configured(fatbin(b".version 7.0\n.target sm_80\n")), "compute_80")
+        self.assertIn("not a fatbin", configured(b"PTX"))
+        self.assertIn("compressed by zstd, which drivers before CUDA 12.4 do not read", configured(fatbin(b"\x28\xb5\x2f\xfd", 0x8011)))
+        self.assertIn("compute_80: PTX that begins with", configured(fatbin(b".version 7.0\n.target sm_90\n")))
+        self.assertIn("-Dkernels=disabled refuses them", self.configure(given, "-Dkernels=disabled"))
+        os.remove(path)
+        self.assertIn("given.fatbin", self.configure(given))
 
 
 if __name__ == "__main__":
