@@ -45,7 +45,7 @@ typedef struct bp_cuda_kernel bp_cuda_kernel;
 /** Loads a fatbin, a cubin or PTX. The caller owns a reference to the module, which keeps its device alive: bp_cuda_module_destroy. Calls with
  * the same address share one module of the device, which is loaded by the first: the image must not change while there is one. Not while
  * capturing, unless the image is loaded. Errors: BP_ERR_INVALID_ARGUMENT (not a cuda device; an image of another format),
- * BP_ERR_UNSUPPORTED (no code for this GPU in the image; PTX that the driver cannot compile), BP_ERR_NO_DEVICE_MEMORY, BP_ERR_CAPTURE,
+ * BP_ERR_UNSUPPORTED (no code for this GPU in the image; code or PTX of a newer driver, both named), BP_ERR_NO_DEVICE_MEMORY, BP_ERR_CAPTURE,
  * BP_ERR_DEVICE. */
 BP_API bp_status bp_cuda_module_create(bp_device *device, const void *image, bp_cuda_module **module);
 /** Drops the reference; the last one unloads the module. Launched work must be complete, and graphs with its kernels destroyed. Accepts NULL and pointers to NULL; sets *module to NULL. */

@@ -2,11 +2,13 @@
 /* Streams of the cuda device and their work: functions, copies, events, graphs, kernels. */
 #include <bucketpool/core/fail.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/memory.h"
 #include "devices/cuda.h"
+#include "devices/cuda_image.h"
 
 #define NON_BLOCKING 1u /* does not wait for the default stream */
 
@@ -329,15 +331,50 @@ struct bp_cuda_module {
     bp_cuda_kernel *kernels;
 };
 
+/* The branch of drivers that a version of CUDA came with: CUDA release notes. 0: not known. */
+static int branch_of(int version)
+{
+    static const int of_12[] = {525, 530, 535, 545, 550, 555, 560, 565, 570, 575}, of_13[] = {580, 590};
+    const unsigned major = (unsigned)version / 1000, minor = (unsigned)version % 1000 / 10;
+    if (major == 12 && minor < sizeof of_12 / sizeof *of_12)
+        return of_12[minor];
+    return major == 13 && minor < sizeof of_13 / sizeof *of_13 ? of_13[minor] : 0;
+}
+
+static bp_status fail_old_driver(const bp_cuda_info *info, const bp_cuda_code *code, int error)
+{
+    const int version = info->driver_version;
+    char branch[16] = "";
+    if (branch_of(code->driver) != 0)
+        (void)snprintf(branch, sizeof branch, " (%d)", branch_of(code->driver));
+    return bp_fail(
+        BP_ERR_UNSUPPORTED,
+        "cuda: the image's %s for device %d (%s, compute capability %d.%d) needs a driver of CUDA %d.%d%s or "
+        "later, and this one is of CUDA %d.%d (%d); update the driver, or compile the kernels for drivers of "
+        "CUDA %d",
+        code->is_ptx ? "PTX" : "code", info->ordinal, info->name, info->compute_major, info->compute_minor,
+        code->driver / 1000, code->driver % 1000 / 10, branch, version / 1000, version % 1000 / 10, error,
+        version / 1000);
+}
+
 /* Error of an image that cannot be loaded, with the reason. */
-static bp_status fail_load(const bp_cuda *cuda, int error)
+static bp_status fail_load(const bp_cuda *cuda, const void *image, int error)
 {
     const bp_cuda_info *info = &cuda->info;
-    switch (error) {
-    case BP_CU_INVALID_IMAGE:
+    bp_cuda_code code = {0};
+    if (!bp_cuda_is_image(image))
         return bp_fail(BP_ERR_INVALID_ARGUMENT,
                        "bp_cuda_module_create: the image is neither a fatbin nor a cubin nor PTX (%d)", error);
+    const bool is_old = bp_cuda_image_find(image, info->compute_major, info->compute_minor, &code) &&
+                        code.driver > info->driver_version;
+    switch (error) {
+    case BP_CU_INVALID_IMAGE: /* of a cubin of a newer driver, too */
+        if (is_old)
+            return fail_old_driver(info, &code, error);
+        return bp_cuda_fail(&cuda->driver, error, "cuModuleLoadData", "loading kernels");
     case BP_CU_NO_BINARY_FOR_GPU:
+        if (is_old)
+            return fail_old_driver(info, &code, error);
         return bp_fail(BP_ERR_UNSUPPORTED,
                        "cuda: the image has no code for device %d (%s, compute capability %d.%d), nor PTX that can be "
                        "compiled for it (%d); build the kernels for it",
@@ -346,6 +383,8 @@ static bp_status fail_load(const bp_cuda *cuda, int error)
     case BP_CU_UNSUPPORTED_PTX_VERSION:
     case BP_CU_JIT_COMPILER_NOT_FOUND:
     case BP_CU_JIT_COMPILATION_DISABLED:
+        if (is_old)
+            return fail_old_driver(info, &code, error);
         return bp_fail(BP_ERR_UNSUPPORTED,
                        "cuda: the image has only PTX for device %d (%s, compute capability %d.%d), and the "
                        "driver, of CUDA %d.%d, does not compile it (%d); build for this device, or use a newer "
@@ -365,7 +404,7 @@ static bp_status load_module(bp_device *device, bp_cuda *cuda, const void *image
     if (status == BP_OK) {
         int error = cuda->driver.cuModuleLoadData(&made->handle, image);
         bp_cuda_pop(cuda);
-        status = error == BP_CU_SUCCESS ? BP_OK : fail_load(cuda, error);
+        status = error == BP_CU_SUCCESS ? BP_OK : fail_load(cuda, image, error);
     }
     if (status != BP_OK) {
         free(made);

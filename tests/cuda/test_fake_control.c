@@ -3,6 +3,7 @@
 #include "fake_support.h"
 
 #include "support/add_words.h"
+#include "support/images.h"
 
 #define BYTES 65536u
 
@@ -392,14 +393,17 @@ static const char *kernels_library;
 
 TEST(images)
 {
-    static const unsigned char fatbin[] = {0x50, 0xed, 0x55, 0xba, 0}, elf[] = {0x7f, 'E', 'L', 'F', 0};
     static const unsigned char shorter[] = {0x50, 0xed, 0x55, 0};
+    char fatbin[IMAGE_BYTES], cubin[64], newer[64];
     fake_cuda_config config;
     void *module = NULL;
     fake_cuda_config_init(&config);
     config.kernels = kernels_library;
+    config.version = 12020;
     (void)start_driver(&config);
-    const void *const images[] = {fatbin, elf, add_words_ptx, " \n// made by hand\n.version 8.0"};
+    make_fatbin(fatbin, (image_code[]){{80, 0, 7, 0, 0}, {0}});
+    make_cubin(cubin, 90, ELF_OF_CUDA_12);
+    const void *const images[] = {fatbin, cubin, add_words_ptx, " \n// made by hand\n.version 8.2\n.target sm_90"};
     for (size_t i = 0; i < sizeof images / sizeof *images; i++) {
         okay(cuModuleLoadData(&module, images[i]));
         assert_non_null(strstr(fake_cuda_leaks(), "1 modules"));
@@ -408,6 +412,13 @@ TEST(images)
     assert_int_equal(cuModuleLoadData(&module, shorter), 200);
     assert_int_equal(cuModuleLoadData(&module, ""), 200);
     assert_int_equal(cuModuleLoadData(&module, "// .version 8.0"), 200);
+    /* of newer drivers, or another GPU */
+    make_cubin(newer, 90, ELF_OF_CUDA_13);
+    assert_int_equal(cuModuleLoadData(&module, newer), 200);
+    assert_int_equal(cuModuleLoadData(&module, ".version 8.3\n.target sm_80"), 222);
+    assert_int_equal(cuModuleLoadData(&module, ".version 8.0\n.target sm_100"), 209);
+    make_cubin(cubin, 80, ELF_OF_CUDA_12);
+    assert_int_equal(cuModuleLoadData(&module, cubin), 209);
     stop_driver();
     (void)start_default_driver();
     assert_int_equal(cuModuleLoadData(&module, add_words_ptx), 209);

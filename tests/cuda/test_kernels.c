@@ -8,6 +8,7 @@
 #include "devices/cuda.h"
 #include "fake_cuda.h"
 #include "support/add_words.h"
+#include "support/images.h"
 #include "support/pools.h"
 
 #define WORDS 1024u
@@ -438,4 +439,87 @@ TEST(each_call_fails)
         end(&b);
         free(image);
     }
+}
+
+/* The code that the driver takes decides, not the newest of the image: the error names both versions, the GPU and what to do. */
+TEST(images_and_drivers)
+{
+    static const image_code of_12[] = {{80, ELF_OF_CUDA_12, 0, 0, 0},
+                                       {90, ELF_OF_CUDA_12, 0, 0, 0},
+                                       {100, ELF_OF_CUDA_13, 0, 0, 0},
+                                       {80, 0, 7, 0, 0},
+                                       {0}};
+    static const image_code of_13[] = {
+        {80, ELF_OF_CUDA_13, 0, 0, 0}, {90, ELF_OF_CUDA_13, 0, 0, 0}, {80, 0, 9, 0, 0}, {0}};
+    static const image_code zstd[] = {{90, ELF_OF_CUDA_12, 0, 0, ZSTD}, {80, 0, 7, 0, ZSTD}, {0}};
+    static const image_code ptx_9_1[] = {{80, 0, 9, 1, 0}, {0}};
+    static const struct {
+        const image_code *image;
+        int version, major, minor;
+        const char *words; /* NULL: it loads */
+    } cases[] = {
+        {of_12, 12000, 8, 0, NULL},
+        {of_12, 12000, 8, 9, NULL},
+        {of_12, 12000, 9, 0, NULL},
+        {of_12, 12080, 10, 0, NULL},
+        {of_12, 12090, 10, 3, NULL},
+        {of_12, 13000, 11, 0, NULL}, /* PTX */
+        {of_12, 12000, 7, 5, "has no code for device 0 (Emulated GPU, compute capability 7.5)"},
+        {of_13, 13000, 9, 0, NULL},
+        {of_13, 13000, 12, 0, NULL},
+        {of_13, 12090, 9, 0,
+         "code for device 0 (Emulated GPU, compute capability 9.0) needs a driver of CUDA 13.0 (580) or later, and "
+         "this "
+         "one is of CUDA 12.9 (200); update the driver, or compile the kernels for drivers of CUDA 12"},
+        {of_13, 12020, 8, 6, "code for device 0 (Emulated GPU, compute capability 8.6) needs a driver of CUDA 13.0"},
+        {of_13, 12080, 12, 0,
+         "PTX for device 0 (Emulated GPU, compute capability 12.0) needs a driver of CUDA 13.0 (580)"},
+        {ptx_9_1, 13000, 9, 0, "needs a driver of CUDA 13.1 (590) or later, and this one is of CUDA 13.0 (222)"},
+        {ptx_9_1, 13010, 9, 0, NULL},
+        {zstd, 12040, 9, 0, NULL},
+        {zstd, 12030, 9, 0, "needs a driver of CUDA 12.4 (550) or later, and this one is of CUDA 12.3 (200)"},
+        {zstd, 12000, 8, 0, "PTX for device 0"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char image[IMAGE_BYTES];
+        bp_cuda_module *module = NULL;
+        configure(1, cases[i].version);
+        fake_cuda_set_attribute(75, cases[i].major);
+        fake_cuda_set_attribute(76, cases[i].minor);
+        bp_device *device = make(0);
+        make_fatbin(image, cases[i].image);
+        if (cases[i].words == NULL)
+            assert_ok(bp_cuda_module_create(device, image, &module));
+        else
+            assert_fails(bp_cuda_module_create(device, image, &module), BP_ERR_UNSUPPORTED, cases[i].words);
+        bp_cuda_module_destroy(&module);
+        bp_device_destroy(&device);
+        assert_clean();
+    }
+}
+
+/* Each version of PTX with the release of CUDA that added it: PTX ISA, release history. */
+TEST(versions_of_ptx)
+{
+    static const struct {
+        const char *version;
+        int driver;
+    } cases[] = {{"7.8", 12000}, {"8.0", 12000}, {"8.1", 12010}, {"8.2", 12020}, {"8.3", 12030}, {"8.4", 12040},
+                 {"8.5", 12050}, {"8.6", 12070}, {"8.7", 12080}, {"8.8", 12090}, {"9.0", 13000}, {"9.1", 13010}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int older = 0; older <= (cases[i].driver > 12000); older++) {
+            char text[64], words[64];
+            bp_cuda_module *module = NULL;
+            snprintf(text, sizeof text, ".version %s\n.target sm_80\n", cases[i].version);
+            snprintf(words, sizeof words, "needs a driver of CUDA %d.%d (", cases[i].driver / 1000,
+                     cases[i].driver % 1000 / 10);
+            configure(1, !older ? cases[i].driver : cases[i].driver == 13000 ? 12090 : cases[i].driver - 10);
+            bp_device *device = make(0);
+            if (older)
+                assert_fails(bp_cuda_module_create(device, text, &module), BP_ERR_UNSUPPORTED, words);
+            else
+                assert_ok(bp_cuda_module_create(device, text, &module));
+            bp_cuda_module_destroy(&module);
+            bp_device_destroy(&device);
+        }
 }

@@ -60,6 +60,11 @@ void images_are_recognised(rules *r)
     REFUSED(r->driver.cuModuleLoadData(&module, text));
 }
 
+void newer_ptx_is_refused(rules *r)
+{
+    EXPECT(r->driver.cuModuleLoadData(&module, ".version 99.0\n.target sm_80\n.address_size 64\n"), 222);
+}
+
 static void load_without_context(rules *r)
 {
     EXPECT(r->driver.cuModuleLoadData(&module, add_words_ptx), 201);

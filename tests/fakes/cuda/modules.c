@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "devices/cuda_image.h"
+
 #define KERNELS_PATH_BYTES 4096
 #define LAZY                                                                                                           \
     12040 /* from this version on kernels are loaded by cuFuncLoad or the first launch, not when they are looked up */
@@ -42,33 +44,18 @@ static const fake_kernel *load_kernels(const char *path)
 
 /* ---- images ------------------------------------------------------------------------------------------------------ */
 
-static const char *skip_blanks(const char *text)
+/* Refuses what a driver of the configured version does not load: cubins of newer ones as invalid images, as users of Triton and ollama met
+ * them. */
+static int check_image(const void *image, int device)
 {
-    while (*text != '\0' && strchr(" \t\r\n", *text) != NULL)
-        text++;
-    return text;
-}
-
-static bool is_ptx(const char *text)
-{
-    text = skip_blanks(text);
-    while (text[0] == '/' && text[1] == '/') {
-        text += strcspn(text, "\n");
-        text = skip_blanks(text);
-    }
-    return strncmp(text, ".version", strlen(".version")) == 0;
-}
-
-static bool is_image(const void *image)
-{
-    static const unsigned char fatbin[] = {0x50, 0xed, 0x55, 0xba}, elf[] = {0x7f, 'E', 'L', 'F'};
-    const unsigned char *bytes = image;
-    size_t fatbin_length = 0, elf_length = 0; /* compares no further than the first difference: a text may be shorter */
-    while (fatbin_length < sizeof fatbin && bytes[fatbin_length] == fatbin[fatbin_length])
-        fatbin_length++;
-    while (elf_length < sizeof elf && bytes[elf_length] == elf[elf_length])
-        elf_length++;
-    return fatbin_length == sizeof fatbin || elf_length == sizeof elf || is_ptx(image);
+    bp_cuda_code code;
+    if (!bp_cuda_is_image(image))
+        return INVALID_IMAGE;
+    if (!bp_cuda_image_find(image, fake_attribute(75, device), fake_attribute(76, device), &code))
+        return NO_BINARY_FOR_GPU;
+    if (code.driver > fake.config.version)
+        return code.is_ptx ? UNSUPPORTED_PTX_VERSION : INVALID_IMAGE;
+    return OK;
 }
 
 /* ---- modules ----------------------------------------------------------------------------------------------------- */
@@ -79,8 +66,7 @@ static int load(void **module, const void *image)
     FAKE_TRY(fake_current(&context));
     if (module == NULL || image == NULL)
         return INVALID_VALUE;
-    if (!is_image(image))
-        return INVALID_IMAGE;
+    FAKE_TRY(check_image(image, context->device));
     const fake_kernel *found = load_kernels(fake.config.kernels);
     if (found == NULL)
         return NO_BINARY_FOR_GPU;

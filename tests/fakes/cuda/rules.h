@@ -224,6 +224,9 @@
     X(images_are_recognised, \
       "Loading anything but a fatbin, cubin or PTX is refused", \
       "driver API, cuModuleLoadData; number inferred") \
+    X(newer_ptx_is_refused, \
+      "PTX of a version that came with a later release of CUDA is refused: 222", \
+      "driver API, CUDA_ERROR_UNSUPPORTED_PTX_VERSION; cubins of later releases are invalid images, 200: seen by users of Triton and ollama") \
     X(modules_need_a_context, \
       "An image is loaded into the current context: 201 without one", \
       "driver API, cuModuleLoadData") \
