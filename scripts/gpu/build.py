@@ -85,7 +85,7 @@ class Build:
     def _lacks_kernels(self):
         """True if nvcc is installed and kernels are not disabled, but the build has none."""
         refused = any(option["name"] == "kernels" and option["value"] == "disabled" for option in self._introspect("buildoptions"))
-        return self.nvcc is not None and not refused and not any(target["name"] == "kernels" for target in self._targets())
+        return self.nvcc is not None and not refused and not any(target["name"] == "kernels-image" for target in self._targets())
 
     def _configure(self, running, folder, *more):
         if os.path.exists(os.path.join(folder, "build.ninja")):

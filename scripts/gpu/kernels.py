@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers, spills, shared memory, occupancy and traffic of the CUDA kernels, from nvcc: python3 scripts/gpu/kernels.py
+"""Registers, spills, shared memory, occupancy and traffic of the CUDA kernels, from ptxas: python3 scripts/gpu/kernels.py
 
-Needs nvcc, no GPU. --write makes bench/results/kernels.md. A kernel that spills registers is an error."""
+Needs nvcc, no GPU. --ptxas takes another assembler than nvcc's, as -Dkernels_ptxas does. --write makes bench/results/kernels.md. A kernel that spills registers is an error."""
 
 import argparse
 import os
@@ -10,11 +10,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
+
+import sass
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "clients/logprob/src/cuda"))
+import fatbin  # noqa: E402: of the kernels
 
 PAGE = os.path.join("bench", "results", "kernels.md")
 HEAD = """# Kernels of log-probabilities
 
-Made by `python3 scripts/gpu/kernels.py --write`. Bytes a logit are read + written; a form with the gradient in the logits' memory moves the
+Made by `python3 scripts/gpu/kernels.py --write`, from ptxas {version}. Bytes a logit are read + written; a form with the gradient in the logits' memory moves the
 same. Divergences read two logits for each column. Warps are those that fit on a multiprocessor by registers.
 
 """
@@ -23,16 +29,20 @@ BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 REGISTERS, WARPS, BLOCKS = 65536, 64, 32  # of a multiprocessor (CUDA programming guide, compute capabilities 8.0, 9.0, 10.0)
 
 
-def compiled(nvcc, architecture):
-    """Lines of ptxas about each kernel, compiled as in clients/logprob/src/cuda/meson.build."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [nvcc, "-std=c++17", "-cubin", "-fmad=false", "-Xptxas", "-v", "-Iinclude", "-Iclients/logprob/include", "-Iclients/logprob/src", "-gencode",
-                   f"arch=compute_80,code=sm_{architecture}", SOURCE, "-o", os.path.join(folder, "kernels.cubin")]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)
+def compile_ptx(nvcc, ptxas, path):
+    """Writes the PTX, as clients/logprob/src/cuda/meson.build does."""
+    command = [nvcc, "-std=c++17", "-ptx", "-fmad=false", "-arch=compute_80", "-Iinclude", "-Iclients/logprob/include", "-Iclients/logprob/src", SOURCE, "-o", path]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
     if run.returncode != 0:
         sys.exit(f"{' '.join(command)}:\n{run.stderr}")
+    fatbin.lower(Path(path).read_text(encoding="utf-8"), ptxas, Path(path))
+
+
+def compiled(ptxas, ptx, architecture):
+    """Numbers of each kernel."""
+    _, printed = sass.assemble(ptxas, ptx, architecture, "-v")
     kernels = {}
-    for part in re.split(r"Compiling entry function '", run.stderr)[1:]:
+    for part in re.split(r"Compiling entry function '", printed)[1:]:
         def number(pattern, text=part):
             found = re.search(pattern, text)
             return int(found.group(1)) if found else 0
@@ -85,7 +95,8 @@ def table(of_architectures):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--architectures", default="80,90,100", help="compute capabilities, without the dot")
+    parser.add_argument("--architectures", default="80,90,100,120", help="compute capabilities, without the dot")
+    parser.add_argument("--ptxas", help="instead of nvcc's")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE}")
     parser.add_argument("--source", help="folder of the project")
     options = parser.parse_args()
@@ -95,12 +106,16 @@ def main():
     if nvcc is None:
         print("nvcc is not installed")
         return 77
-    kernels = {architecture: compiled(nvcc, architecture) for architecture in options.architectures.split(",")}
+    ptxas = options.ptxas or shutil.which("ptxas", path=os.path.dirname(os.path.realpath(nvcc)))
+    with tempfile.TemporaryDirectory() as folder:
+        ptx = os.path.join(folder, "kernels.ptx")
+        compile_ptx(nvcc, ptxas, ptx)
+        kernels = {architecture: compiled(ptxas, ptx, architecture) for architecture in options.architectures.split(",")}
     text = table(kernels)
     print(text, end="")
     if options.write:
         with open(PAGE, "w", encoding="utf-8") as file:
-            file.write(HEAD + text)
+            file.write(HEAD.format(version=sass.version_of(ptxas)) + text)
     spilling = [f"sm_{a}: {name}" for a, of in kernels.items() for name, k in of.items() if k["spills"] + k["stack"] > 0]
     if spilling:
         print(f"spills registers: {'; '.join(spilling)}", file=sys.stderr)

@@ -3,8 +3,10 @@
  * clients/logprob/src/cuda/fatbin.py reads more of them, and compares the headers with the code. */
 #include "devices/cuda_image.h"
 
+#include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define PTX 1 /* kinds of entries */
@@ -65,23 +67,29 @@ static bool is_better(const bp_cuda_code *found, int major, int minor, const bp_
            (code->is_ptx == found->is_ptx && place > code->major * 10 + code->minor);
 }
 
-static void find_in_fatbin(const char *image, int major, int minor, bp_cuda_code *code)
+/* The code for drivers up to a version, and its entry in the fatbin; `code` is unchanged where there is none. */
+static const char *find_in_fatbin(const char *image, int major, int minor, int driver, bp_cuda_code *code)
 {
     fatbin_header header;
     memcpy(&header, image, sizeof header);
     fatbin_entry entry;
+    const char *best = NULL;
     for (uint64_t at = 0; at + sizeof entry <= header.bytes; at += entry.header_bytes + entry.bytes) {
-        memcpy(&entry, image + header.header_bytes + at, sizeof entry);
+        const char *place = image + header.header_bytes + at;
+        memcpy(&entry, place, sizeof entry);
         if (entry.header_bytes < sizeof entry || entry.bytes > header.bytes)
-            return;
+            return best;
         bp_cuda_code found = {entry.kind == PTX, (int)entry.architecture / 10, (int)entry.architecture % 10, 0};
         found.driver =
             found.is_ptx ? driver_of_ptx(entry.major, entry.minor) : driver_of_cubin(entry.architecture, entry.minor);
         if ((entry.flags & ZSTD) != 0 && found.driver < ZSTD_READER)
             found.driver = ZSTD_READER;
-        if ((found.is_ptx || entry.kind == CUBIN) && is_better(&found, major, minor, code))
+        if ((found.is_ptx || entry.kind == CUBIN) && found.driver <= driver && is_better(&found, major, minor, code)) {
             *code = found;
+            best = place;
+        }
     }
+    return best;
 }
 
 static void find_in_cubin(const unsigned char *image, int major, int minor, bp_cuda_code *code)
@@ -139,7 +147,7 @@ bool bp_cuda_image_find(const void *image, int major, int minor, bp_cuda_code *c
 {
     bp_cuda_code found = {0};
     if (begins_with(image, fatbin_begin))
-        find_in_fatbin(image, major, minor, &found);
+        (void)find_in_fatbin(image, major, minor, INT_MAX, &found);
     else if (begins_with(image, elf_begin))
         find_in_cubin(image, major, minor, &found);
     else if (ptx_of(image) != NULL)
@@ -148,4 +156,24 @@ bool bp_cuda_image_find(const void *image, int major, int minor, bp_cuda_code *c
         return false;
     *code = found;
     return true;
+}
+
+void *bp_cuda_image_part(const void *image, int major, int minor, int driver)
+{
+    bp_cuda_code code = {0};
+    const char *place = begins_with(image, fatbin_begin) ? find_in_fatbin(image, major, minor, driver, &code) : NULL;
+    if (place == NULL)
+        return NULL;
+    fatbin_header header = {0};
+    fatbin_entry entry;
+    memcpy(&header, image, sizeof header);
+    memcpy(&entry, place, sizeof entry);
+    header.header_bytes = sizeof header;
+    header.bytes = entry.header_bytes + entry.bytes;
+    char *part = malloc(sizeof header + header.bytes);
+    if (part != NULL) {
+        memcpy(part, &header, sizeof header);
+        memcpy(part + sizeof header, place, header.bytes);
+    }
+    return part;
 }

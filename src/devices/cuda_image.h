@@ -18,4 +18,8 @@ bool bp_cuda_is_image(const void *image);
 /* Finds the code that drivers take for a GPU: the newest cubin of its major version, else the newest PTX. False: none. */
 bool bp_cuda_image_find(const void *image, int major, int minor, bp_cuda_code *code);
 
+/* A fatbin with the one code of another that a driver loads on a GPU: drivers refuse the whole where their choice is newer than they are.
+ * NULL: none, or no host memory. The caller frees it. */
+void *bp_cuda_image_part(const void *image, int major, int minor, int driver);
+
 #endif

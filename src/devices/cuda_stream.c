@@ -395,6 +395,19 @@ static bp_status fail_load(const bp_cuda *cuda, const void *image, int error)
     }
 }
 
+/* Loads the image, or the PTX in it where its cubin is of a newer driver. */
+static int load_image(const bp_cuda *cuda, const void *image, void **handle)
+{
+    const bp_cuda_info *info = &cuda->info;
+    const int error = cuda->driver.cuModuleLoadData(handle, image);
+    if (error != BP_CU_INVALID_IMAGE)
+        return error;
+    void *part = bp_cuda_image_part(image, info->compute_major, info->compute_minor, info->driver_version);
+    const int of_part = part != NULL ? cuda->driver.cuModuleLoadData(handle, part) : error;
+    free(part);
+    return of_part;
+}
+
 static bp_status load_module(bp_device *device, bp_cuda *cuda, const void *image, bp_cuda_module **module)
 {
     void *memory;
@@ -402,7 +415,7 @@ static bp_status load_module(bp_device *device, bp_cuda *cuda, const void *image
     bp_cuda_module *made = memory;
     bp_status status = bp_cuda_push(cuda);
     if (status == BP_OK) {
-        int error = cuda->driver.cuModuleLoadData(&made->handle, image);
+        int error = load_image(cuda, image, &made->handle);
         bp_cuda_pop(cuda);
         status = error == BP_CU_SUCCESS ? BP_OK : fail_load(cuda, image, error);
     }

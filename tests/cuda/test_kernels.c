@@ -451,6 +451,8 @@ TEST(images_and_drivers)
                                        {0}};
     static const image_code of_13[] = {
         {80, ELF_OF_CUDA_13, 0, 0, 0}, {90, ELF_OF_CUDA_13, 0, 0, 0}, {80, 0, 9, 0, 0}, {0}};
+    static const image_code both[] = {
+        {80, ELF_OF_CUDA_13, 0, 0, 0}, {90, ELF_OF_CUDA_13, 0, 0, 0}, {80, 0, 7, 0, 0}, {0}};
     static const image_code zstd[] = {{90, ELF_OF_CUDA_12, 0, 0, ZSTD}, {80, 0, 7, 0, ZSTD}, {0}};
     static const image_code ptx_9_1[] = {{80, 0, 9, 1, 0}, {0}};
     static const struct {
@@ -471,6 +473,9 @@ TEST(images_and_drivers)
          "code for device 0 (Emulated GPU, compute capability 9.0) needs a driver of CUDA 13.0 (580) or later, and "
          "this "
          "one is of CUDA 12.9 (200); update the driver, or compile the kernels for drivers of CUDA 12"},
+        {both, 12020, 9, 0, NULL}, /* PTX */
+        {both, 12020, 8, 6, NULL},
+        {both, 12020, 7, 5, "has no code for device 0"},
         {of_13, 12020, 8, 6, "code for device 0 (Emulated GPU, compute capability 8.6) needs a driver of CUDA 13.0"},
         {of_13, 12080, 12, 0,
          "PTX for device 0 (Emulated GPU, compute capability 12.0) needs a driver of CUDA 13.0 (580)"},
