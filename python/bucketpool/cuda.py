@@ -15,8 +15,8 @@ _DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 
 def cuda_arch_list() -> List[str]:
     """GPU architectures that the CUDA kernels of log-probabilities are compiled for, as torch.cuda.get_arch_list()
-    names PyTorch's: ["sm_80", "sm_90", "sm_100", "compute_80"], where compute_80 is PTX for newer GPUs. Empty without
-    CUDA kernels. Needs no GPU.
+    names PyTorch's: ["sm_80", "sm_90", "sm_100", "sm_120", "compute_80"], where compute_80 is PTX for other GPUs. Empty
+    without CUDA kernels. Needs no GPU.
     """
     return [code for code in logprob().bp_logprob_cuda_codes().decode().split(",") if code]
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares the machine code that two ptxas make of one PTX: python3 scripts/gpu/sass.py PTX --ptxas ONE --ptxas OTHER
 
-Needs nvdisasm, no GPU. For each kernel: the same code, or the same sequence of floating-point instructions with their modifiers, signs,
-immediates and predicates. Then results differ only where the two assemblers connect registers differently, which is not compared. A
-kernel with another sequence is an error. So is an instruction of the PTX that an assembler may contract, as PTX defines it: an addition or
-product in floating point without its rounding."""
+Needs nvdisasm, no GPU. For each kernel: the same code, or the same floating-point instructions, with their modifiers, signs, immediates and
+predicates, in the same or another order. Which registers they connect is not compared: that both assemblers do what the PTX says is assumed,
+and what is proven is that neither fuses, splits, adds or drops arithmetic. Other instructions are an error. So is an instruction of the PTX
+that an assembler may contract, as PTX defines it: an addition or product in floating point without its rounding."""
 
 import argparse
-import os
+import collections
 import re
 import shutil
 import subprocess
@@ -18,6 +18,7 @@ CONTRACTIBLE = re.compile(r"^\s*(?:@!?%\w+\s+)?((?:add|sub|mul|mad)(?:\.ftz|\.sa
 INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,}\*/\s+(@!?U?P\w+\s+)?(\S+)\s*([^;]*?)\s*;")
 ARITHMETIC = re.compile(r"(?:F(?:ADD|MUL|FMA|MNMX|SET|SETP|CHK|RND|SWZADD|2F|2FP|2I|2IP|2F16)|D(?:ADD|MUL|FMA|MNMX|SETP)|"
                         r"H(?:ADD2|MUL2|FMA2|MNMX2|SET2|SETP2|MMA)|VHMNMX|MUFU|I2FP?)\d*(?:\.|$)")
+OF_INTEGERS = re.compile(r"I2F\.U(?:32|64)\.RP|F2I(?:\.FTZ)?\.U(?:32|64)\.TRUNC(?:\.NTZ)?")  # steps of divisions of integers
 OPERANDS = [(r"\.reuse\b", ""), (r"\bU?R(?:\d+|Z)\b", "R"), (r"\bU?P(?:\d|T)\b", "P"), (r"c\[0x\w+\]\[[^\]]*\]", "c"), (r"\s+", "")]
 
 
@@ -42,22 +43,22 @@ def instructions(sass):
 def arithmetic(code):
     """The floating-point instructions in their order. HFMA2 of zeros moves a constant."""
     return [" ".join(("@P" if predicate else "", name, without_operands(operands))).strip() for predicate, name, operands in code
-            if ARITHMETIC.match(name) and not (name.startswith("HFMA2") and "-RZ, RZ" in operands)]
+            if ARITHMETIC.match(name) and not OF_INTEGERS.fullmatch(name) and not (name.startswith("HFMA2") and "-RZ, RZ" in operands)]
 
 
 def compare(one, other):
-    """Kernels with the same code, with the same floating-point instructions only, and {kernel: the first difference} for the rest."""
-    same, alike, differing = [], [], {}
+    """Kernels with the same code, with the same arithmetic in the same order, and in another; {kernel: what only one or the other has}."""
+    same, alike, reordered, differing = [], [], [], {}
     for name in sorted(set(one) | set(other)):
         first, second = arithmetic(one.get(name, [])), arithmetic(other.get(name, []))
-        if name in one and one.get(name) == other.get(name):
-            same.append(name)
-        elif name in one and name in other and first == second:
-            alike.append(name)
+        only, others = (collections.Counter(first) - collections.Counter(second)), (collections.Counter(second) - collections.Counter(first))
+        if name not in one or name not in other:
+            differing[name] = "one of the two has this kernel"
+        elif only or others:
+            differing[name] = "; ".join(", ".join(f"{count} {text}" for text, count in sorted(each.items())) or "none" for each in (only, others))
         else:
-            place = next((i for i, pair in enumerate(zip(first, second)) if pair[0] != pair[1]), min(len(first), len(second)))
-            differing[name] = f"instruction {place} of {len(first)} and {len(second)}: {(first[place:] or ['none'])[0]}; {(second[place:] or ['none'])[0]}"
-    return same, alike, differing
+            (same if one[name] == other[name] else alike if first == second else reordered).append(name)
+    return same, alike, reordered, differing
 
 
 def assemble(ptxas, ptx, architecture, *more, fmad="false"):
@@ -97,9 +98,10 @@ def main():
     one, other = map(version_of, options.ptxas)
     for architecture in options.architectures.split(","):
         codes = [disassemble(nvdisasm, assemble(ptxas, options.ptx, architecture)[0]) for ptxas in options.ptxas]
-        same, alike, differing = compare(*codes)
-        print(f"sm_{architecture}, ptxas {one} and {other}: {len(codes[0])} kernels, {len(same)} with the same code, {len(alike)} more with the same "
-              f"{sum(len(arithmetic(code)) for code in codes[0].values())} floating-point instructions in the same order, {len(differing)} others")
+        same, alike, reordered, differing = compare(*codes)
+        print(f"sm_{architecture}, ptxas {one} and {other}: {len(codes[0])} kernels, {sum(len(arithmetic(code)) for code in codes[0].values())} "
+              f"floating-point instructions; {len(same)} kernels with the same code, {len(alike)} with the same arithmetic in the same order, "
+              f"{len(reordered)} in another, {len(differing)} with other arithmetic")
         failed = failed or bool(differing) or not codes[0]
         for name, difference in differing.items():
             print(f"  {name}: {difference}")

@@ -2,8 +2,8 @@
 /* Controls of the emulated driver: setup, injected failures, counts, leaks, lookup by version. */
 #include "fake_support.h"
 
+#include "images.h"
 #include "support/add_words.h"
-#include "support/images.h"
 
 #define BYTES 65536u
 

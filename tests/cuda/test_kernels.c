@@ -7,8 +7,8 @@
 
 #include "devices/cuda.h"
 #include "fake_cuda.h"
+#include "images.h"
 #include "support/add_words.h"
-#include "support/images.h"
 #include "support/pools.h"
 
 #define WORDS 1024u

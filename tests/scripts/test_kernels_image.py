@@ -40,7 +40,7 @@ def older(driver):
 
 
 def load(driver, capability):
-    """What the library says on a GPU, with a driver."""
+    """Creates a client on an emulated GPU with a driver, and returns what the library says."""
     major, minor = divmod(capability, 10)
     environment = {**os.environ, "LD_LIBRARY_PATH": FOLDER, "PYTHONPATH": os.path.join(SOURCE, "python"),
                    "BUCKETPOOL_LIBRARY_PATH": os.path.join(BUILD, "src") + ":" + os.path.join(BUILD, "clients", "logprob"),
@@ -59,7 +59,7 @@ class Image(unittest.TestCase):
         self.assertEqual((ENTRIES[-1].abi, ENTRIES[-1].driver), ((7, 0), (12, 0)))
 
     def test_headers(self):
-        """What the library reads without decompression, the versions in the headers of entries, is what the code says."""
+        """The headers of entries have the versions of the code, so that the library reads them without decompression."""
         place = fatbin.HEADER.size
         for entry in ENTRIES:
             _, _, header, padded, _, _, minor, major, _, _, _, _ = fatbin.ENTRY.unpack_from(IMAGE, place)

@@ -61,14 +61,19 @@ class Text(unittest.TestCase):
 
     def test_comparison(self):
         code = sass_of(LISTING)
-        self.assertEqual(sass.compare(code, code), (["one", "two"], [], {}))
-        self.assertEqual(sass.compare(code, sass_of(LISTING.replace("R2", "R9").replace("c[0x2][0x8]", "c[0x2][0x18]")))[:2], (["two"], ["one"]))
-        for changed, difference in ((LISTING.replace("FADD", "FADD.FTZ"), "instruction 1 of 2 and 2: FADD R,|R|,c; FADD.FTZ R,|R|,c"),
-                                    (LISTING.replace("-R4", "R4"), "instruction 0 of 2 and 2: @P FMUL R,R,-R; @P FMUL R,R,R"),
-                                    (LISTING.replace("FMUL", "IMAD"), "instruction 0 of 2 and 1: @P FMUL R,R,-R; FADD R,|R|,c"),
-                                    (LISTING.replace("@!P0", "    "), "instruction 0 of 2 and 2: @P FMUL R,R,-R; FMUL R,R,-R")):
-            self.assertEqual(sass.compare(code, sass_of(changed))[2], {"one": difference})
-        self.assertIn("two", sass.compare(code, sass_of(LISTING.split(".text.two")[0]))[2])
+        self.assertEqual(sass.compare(code, code), (["one", "two"], [], [], {}))
+        self.assertEqual(sass.compare(code, sass_of(LISTING.replace("R2", "R9").replace("c[0x2][0x8]", "c[0x2][0x18]"))), (["two"], ["one"], [], {}))
+        lines = LISTING.splitlines(keepends=True)
+        self.assertEqual(sass.compare(code, sass_of("".join([lines[0], lines[4], *lines[1:4], *lines[5:]]))), (["two"], [], ["one"], {}))
+        division = "        /*0040*/                   I2F.U32.RP R2, R3 ;\n        /*0050*/                   F2I.FTZ.U32.TRUNC.NTZ R2, R3 ;\n"
+        self.assertEqual(sass.compare(code, sass_of("".join(lines[:5]) + division + "".join(lines[5:])))[1:], (["one"], [], {}))
+        for changed, difference in ((LISTING.replace("FADD", "FADD.FTZ"), "1 FADD R,|R|,c; 1 FADD.FTZ R,|R|,c"),
+                                    (LISTING.replace("-R4", "R4"), "1 @P FMUL R,R,-R; 1 @P FMUL R,R,R"),
+                                    (LISTING.replace("FMUL", "IMAD"), "1 @P FMUL R,R,-R; none"),
+                                    (LISTING.replace("@!P0", "    "), "1 @P FMUL R,R,-R; 1 FMUL R,R,-R"),
+                                    (LISTING + lines[4].replace("FADD", "DADD"), {"two": "none; 1 DADD R,|R|,c"}),
+                                    ("".join(lines[:5]), {"two": "one of the two has this kernel"})):
+            self.assertEqual(sass.compare(code, sass_of(changed))[3], difference if isinstance(difference, dict) else {"one": difference})
 
 
 PTXAS = (KERNELS[2:] or [None])[0] or shutil.which("ptxas") or shutil.which("ptxas", path="/usr/local/cuda/bin")
@@ -87,10 +92,10 @@ class Assemblers(unittest.TestCase):
         """Products and sums with their rounding stay as they are, whatever an assembler, or a driver, may do; without it they do not."""
         one, other = self.code(PTX, "false"), self.code(PTX, "true")
         self.assertEqual([each.split()[0] for each in sass.arithmetic(one["sums"])], ["FMUL", "FADD"])
-        self.assertEqual(sass.compare(one, other), (["sums"], [], {}))
+        self.assertEqual(sass.compare(one, other), (["sums"], [], [], {}))
         plain = PTX.replace(".rn", "")
-        self.assertEqual(sass.compare(one, self.code(plain, "false"))[2], {})
-        self.assertIn("FFMA", sass.compare(one, self.code(plain, "true"))[2]["sums"])
+        self.assertEqual(sass.compare(one, self.code(plain, "false"))[3], {})
+        self.assertEqual(sass.compare(one, self.code(plain, "true"))[3], {"sums": "1 FADD R,R,R, 1 FMUL R,R,R; 1 FFMA R,R,R,R"})
 
     def run_script(self, path, *more):
         done = subprocess.run([sys.executable, os.path.join(SCRIPTS, "sass.py"), path, *more], capture_output=True, text=True, check=False)
@@ -99,7 +104,7 @@ class Assemblers(unittest.TestCase):
     def test_script(self):
         with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
             arguments = ("--ptxas", PTXAS, "--ptxas", PTXAS, "--architectures", "80")
-            for ptx, expected, words in ((PTX, 0, "1 kernels, 1 with the same code, 0 more"), (PTX.replace("add.rn", "add"), 1, "may contract add.f32")):
+            for ptx, expected, words in ((PTX, 0, "1 kernels, 2 floating-point instructions; 1 kernels with the same code"), (PTX.replace("add.rn", "add"), 1, "may contract add.f32")):
                 file.seek(0)
                 file.truncate()
                 file.write(ptx)
@@ -113,7 +118,7 @@ class Assemblers(unittest.TestCase):
         code, text = self.run_script(ptx, "--ptxas", both[0], "--ptxas", both[1], "--architectures", architecture)
         print(text, end="")
         self.assertEqual(code, 0, text)
-        self.assertIsNotNone(re.search(r" 0 others$", text, re.MULTILINE), text)
+        self.assertIsNotNone(re.search(r" 0 with other arithmetic$", text, re.MULTILINE), text)
 
 
 if __name__ == "__main__":

@@ -163,8 +163,8 @@ typedef struct bp_logprob_info {
 /** Properties of a client. Lives as long as the client and never changes. NULL for NULL. Any thread. */
 BP_API const bp_logprob_info *bp_logprob_get_info(const bp_logprob *client);
 
-/** GPU architectures that this build's CUDA kernels are compiled for, as nvcc names them: "sm_80,sm_90,sm_100,compute_80",
- * where compute_80 is PTX, which the driver compiles for newer GPUs. "" without CUDA kernels. Needs no GPU. Any thread. */
+/** GPU architectures that this build's CUDA kernels are compiled for, as nvcc names them:
+ * "sm_80,sm_90,sm_100,sm_120,compute_80", where compute_80 is PTX, which the driver compiles for other GPUs. "" without CUDA kernels. Needs no GPU. Any thread. */
 BP_API const char *bp_logprob_cuda_codes(void);
 
 /* ---- calls --------------------------------------------------------------------------------------------------------- */
