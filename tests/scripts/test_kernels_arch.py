@@ -130,6 +130,8 @@ class Architectures(unittest.TestCase):
         self.assertIn("not a fatbin", configured(b"PTX"))
         self.assertIn("compressed by zstd, which drivers before CUDA 12.4 do not read", configured(fatbin(b"\x28\xb5\x2f\xfd", 0x8011)))
         self.assertIn("compute_80: PTX that begins with", configured(fatbin(b".version 7.0\n.target sm_90\n")))
+        shutil.copy(path, os.path.join(self.folder, "source", "copy"))
+        self.assertIn("compute_80: PTX", self.configure("-Dkernels_image=copy"))
         self.assertIn("-Dkernels=disabled refuses them", self.configure(given, "-Dkernels=disabled"))
         os.remove(path)
         self.assertIn("given.fatbin", self.configure(given))
