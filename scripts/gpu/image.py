@@ -8,25 +8,17 @@ Exits 0, 1 (an image does not load) or 77 (no image, or no GPU)."""
 import argparse
 import ctypes
 import os
-import struct
 import sys
 import time
 
 os.environ["CUDA_DISABLE_PTX_JIT"] = "1"
-sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench", "torch"))
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+sys.path += [os.path.join(ROOT, "bench", "torch"), os.path.join(ROOT, "clients", "logprob", "src", "cuda")]
 
+import fatbin  # noqa: E402
 from report import Report, skip_all  # noqa: E402
 
-MAGIC, HEADER = 0xBA55ED50, struct.Struct("<IHHQ")  # version 1: bytes of the header, and behind it
 KERNEL, BINARY_VERSION, NOT_SUPPORTED = b"bp_forward_bf16", 6, 801
-
-
-def image_of(path):
-    """The fatbin in a file; empty without one."""
-    with open(path, "rb") as file:
-        content = file.read()
-    begin = content.find(struct.pack("<IHH", MAGIC, 1, HEADER.size))
-    return content[begin:begin + HEADER.size + HEADER.unpack_from(content, begin)[3]] if begin >= 0 else b""
 
 
 class Driver:
@@ -70,7 +62,12 @@ def main():
     parser.add_argument("--json")
     parser.add_argument("images", nargs="+")
     options = parser.parse_args()
-    images = {path: image for path in options.images for image in [image_of(path)] if image}
+    images = {}
+    for path in options.images:
+        with open(path, "rb") as file:
+            image = fatbin.image_of(file.read())
+        if image:
+            images[path] = image
     if not images:
         skip_all("no kernels in " + ", ".join(map(os.path.basename, options.images)))
     driver, report = Driver(), Report(options.json, program="gpu/image")
