@@ -18,8 +18,7 @@ import torch.utils._foreach_utils as foreach_utils
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (DataDependentOutputException, DynamicOutputShapeException, FakeTensor,
                                            FakeTensorMode, UnsupportedFakeTensorException, UnsupportedOperatorException)
-from torch import overrides
-from torch._prims_common import is_non_overlapping_and_dense_or_false
+from torch import _prims_common, overrides
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
@@ -58,6 +57,8 @@ _FUNCTION_MODES: Callable[[], List[Any]] = overrides._get_current_function_mode_
 _COLLECTIVES = ("c10d", "_c10d")
 _METADATA_ONLY = frozenset((aten._local_scalar_dense.default, aten.is_pinned.default))
 _WithoutFunctions: Any = torch._C.DisableTorchFunction
+_dense: Any = getattr(_prims_common, "is_non_overlapping_and_dense_or_false", None)  # since PyTorch 2.11
+_dense = _dense or getattr(_prims_common, "is_non_overlapping_and_dense")
 
 _FakeMode: Any = FakeTensorMode  # their methods have no types
 _FunctionMode: Any = overrides.TorchFunctionMode
@@ -437,7 +438,7 @@ class _Operators(_DispatchMode):
         return bool(uses == self._uses and not torch.is_grad_enabled() and isinstance(first, FakeTensor)
                     and isinstance(second, torch.Tensor) and not second.is_sparse
                     and torch._C._storage_Use_Count(first.untyped_storage()._cdata) == _STORAGE_USES
-                    and (first.is_contiguous() or is_non_overlapping_and_dense_or_false(first)))
+                    and (first.is_contiguous() or _dense(first)))
 
     def count_uses(self) -> None:
         """References to the first gradient of a sum in the engine, with those of the modes."""

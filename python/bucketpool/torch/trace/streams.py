@@ -107,7 +107,10 @@ class MemPool:
         raise Unsupported("torch.cuda.MemPool.snapshot: a recording has no segments; leave it out while you record")
 
 
-class _OfC(type):
+_Meta: Any = type(torch._C.Generator)  # not `type` since PyTorch 2.15
+
+
+class _OfC(_Meta):
     def __instancecheck__(cls, value: Any) -> bool:
         return isinstance(value, torch._C.Generator)
 
