@@ -7,7 +7,7 @@ commands, with separate processes and mounts. Downloaded packages are kept, too.
 
 usage: roots.py SYSTEM [--packages LIST] [--bind FOLDER:PLACE]... [--offline] -- COMMAND...
 
-SYSTEM: debian-11, debian-12, debian-13 or ubuntu-24.04. --packages: installed first, separated by commas.
+SYSTEM: debian-11, -12 or -13, ubuntu-22.04, -24.04 or -26.04. --packages: installed first, separated by commas.
 --bind: a folder of this machine, writable at a place of the root. --offline: COMMAND has no network.
 Roots and packages are kept in build-roots, or in the folder that BUCKETPOOL_ROOTS names."""
 
@@ -34,7 +34,9 @@ SYSTEMS = {  # suite, mirror, components, keys
     "debian-11": ("bullseye", *DEBIAN),
     "debian-12": ("bookworm", *DEBIAN),
     "debian-13": ("trixie", *DEBIAN),
+    "ubuntu-22.04": ("jammy", *UBUNTU),
     "ubuntu-24.04": ("noble", *UBUNTU),
+    "ubuntu-26.04": ("resolute", *UBUNTU),
 }
 TOOLS = {"mmdebstrap": "mmdebstrap", "bwrap": "bubblewrap", "xz": "xz-utils"}
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")  # this machine's: a root need not have any

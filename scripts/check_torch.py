@@ -4,7 +4,7 @@
 PyTorch's own wheel is installed, and of its libraries only those that this machine lacks: a CUDA toolkit's libraries are used where there is
 one. No GPU is needed. Exits 0, 1 or, where PyTorch cannot be had (no network, no pip, no disk), 77 with the reason. Options are
 pytest's: ./check --torch -k fsdp2. ./check --torch --peers DIR runs tests of other projects with ours instead (python/tests/peers), and
-./check --torch --versions compiles the decorators of PyTorch's allocators for all of its releases (torch_headers.py)."""
+./check --torch --versions runs a short suite with each release of PyTorch (torch_versions.py)."""
 
 import glob
 import hashlib
@@ -20,6 +20,7 @@ import venv
 import xml.etree.ElementTree
 
 import progress
+import torch_versions
 from progress import BUILDS, say
 
 ROOT = os.getcwd()
@@ -29,7 +30,6 @@ VENV = os.path.join(BUILDS, "torch-venv" + (f"-{RELEASE}" if RELEASE != "2.11.0"
 PYTHON = os.path.join(VENV, "bin", "python")
 LOG = os.path.join(BUILDS, "torch.log")
 TESTS = os.path.join("python", "tests", "torch")
-HEADERS = os.path.join("scripts", "torch_headers.py")
 PEERS = os.path.join("python", "tests", "peers", "run.py")
 MAX_SECONDS = 1800  # of the tests
 
@@ -219,10 +219,15 @@ def build_with(options):
     return bool(wanted) and run(["ninja", "-C", FOLDER, *wanted])[0] == 0
 
 
-def build():
+def kernels():
+    """The build's option: kernels are for the tests of a machine with a GPU."""
+    asked = run([PYTHON, "-c", "import torch, sys; sys.exit(torch.cuda.is_available())"], "torch: asks PyTorch for a GPU")
+    return "disabled" if asked[0] == 0 else "auto"
+
+
+def build(kernels):
     """The libraries, the command, and the driver that stands in for a GPU's; not the tests of meson. Kept and continued;
     anew, where that fails."""
-    kernels = "disabled" if run([PYTHON, "-c", "import torch, sys; sys.exit(torch.cuda.is_available())"], "torch: asks PyTorch for a GPU")[0] == 0 else "auto"
     options = ["-Dmpi=disabled", "-Ddocs=disabled", "-Dtests=enabled", "-Dcmocka=stand-in", "-Dkernels=" + kernels]
     if os.path.exists(FOLDER) and build_with(options):
         return True
@@ -270,32 +275,41 @@ def main():
     begin = time.monotonic()
     with open(LOG, "w", encoding="utf-8"):
         pass
-    first = "about half an hour on two cores, and the first time what a download of 0.8 to 2.2 GB takes"
-    announced = progress.announce("check --torch", first) if len(sys.argv) == 1 else "the options decide how long it takes"
-    work = "compiles for all releases" if sys.argv[1:2] == ["--versions"] else "builds the library and runs the tests"
-    say(f"torch: installs PyTorch {RELEASE}, {work}; {announced}")
-    try:
-        environment()
-        if sys.argv[1:2] == ["--versions"]:
-            return subprocess.call([PYTHON, HEADERS, os.path.join(BUILDS, "torch-headers")], env=surroundings())
-        install_releases()
-    except Impossible as reason:
-        say(f"./check --torch is skipped: {reason}")
-        return 77
-    say(f"torch: environment {time.monotonic() - begin:.0f} s")
-    if not build():
+    versions = sys.argv[1:2] == ["--versions"]
+    name = "check --torch --versions" if versions else "check --torch"
+    first = "about an hour and a half on two cores, and downloads of 9 GB, which are kept" if versions else \
+        "about half an hour on two cores, and the first time what a download of 0.8 to 2.2 GB takes"
+    whole = len(sys.argv) == 1 + versions
+    announced = progress.announce(name, first) if whole else "the options decide how long it takes"
+    work = "builds the library and tries it with each release of PyTorch and each Python" if versions else \
+        f"installs PyTorch {RELEASE}, builds the library and runs the tests"
+    say(f"torch: {work}; {announced}")
+    if not versions:
+        try:
+            environment()
+            install_releases()
+        except Impossible as reason:
+            say(f"./check --torch is skipped: {reason}")
+            return 77
+        say(f"torch: environment {time.monotonic() - begin:.0f} s")
+    if not build("disabled" if versions else kernels()):
         with open(LOG, encoding="utf-8") as file:
             say("".join(file.readlines()[-60:]))
         say("torch: the library does not build\n0 passed, 1 failed, 0 skipped")
         return 1
-    if sys.argv[1:2] == ["--peers"]:
-        return subprocess.call([PYTHON, PEERS, *sys.argv[2:]], env=surroundings())
-    counts = test(sys.argv[1:])
-    if len(sys.argv) == 1:
-        progress.record("check --torch")
-    say(f"torch: {time.monotonic() - begin:.0f} s")
-    say(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
-    return 1 if counts["failed"] or not counts["passed"] else 0
+    if versions:
+        code = torch_versions.main(surroundings(), sys.argv[2:], LOG)
+    elif sys.argv[1:2] == ["--peers"]:
+        code = subprocess.call([PYTHON, PEERS, *sys.argv[2:]], env=surroundings())
+    else:
+        counts = test(sys.argv[1:])
+        say(f"torch: {time.monotonic() - begin:.0f} s")
+        say(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
+        code = 1 if counts["failed"] or not counts["passed"] else 0
+    if whole and code in (0, 1):
+        progress.record(name)
+    return code
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())
