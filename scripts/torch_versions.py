@@ -38,17 +38,20 @@ SUITE = {  # a column of the table: tests of python/tests/torch
     "trace": ["trace/test_trace.py::" + name for name in (
         "test_cpu_peak[mlp]", "test_cpu_peak[transformer-checkpoint]", "test_cuda[transformer]", "test_attention", "test_reductions", "test_sums_of_gradients",
         "test_streams", "test_kinds", "test_frames", "test_end")],
-    # with the headers of the release: its table of virtual methods, and the decorators of its allocators
-    "served steps": ["steps/test_virtuals.py", "steps/test_build.py::test_decorators"],
+    # the decorators of PyTorch's allocators, with the headers of the release: its virtual methods, and a compilation
+    "served steps": ["steps/test_virtuals.py::test_table_of_methods", "steps/test_build.py::test_decorators"],
 }
+SINCE = {"FSDP2": (2, 9), "trace": (2, 11)}  # the first release that is supported
+UNSUPPORTED = "unsupported"
 PACKAGE = "package"  # the column of python/tests/test_*.py
 NOT_TRIED = "not tried"
+WITH_BUILD = ("test_examples", "test_gpu_objects")  # their arguments are files of a build
 COLUMNS = ["PyTorch", "Python", "system", PACKAGE, *SUITE, "processor time of the tests"]
 ROOTS = {  # Python: its root, and the release of PyTorch that is tried there
     "3.9": ("debian-11", "2.6"), "3.10": ("ubuntu-22.04", ""), "3.11": ("debian-12", ""), "3.12": ("ubuntu-24.04", ""),
     "3.13": ("debian-13", ""), "3.14": ("ubuntu-26.04", "2.15"),
 }
-IN_ROOTS = ["gcc", "g++", "libc6-dev", "python3-venv", "libgomp1"]
+COMPILERS = ["g++", "libc6-dev", "libgomp1"]  # of the decorators
 SECONDS = 1500  # of one row's tests
 TIMED = '"$@"; code=$?; times >"$0"; exit $code'  # of sh: a command, and the time of its processes
 NEED = 4e9  # bytes of a release: the wheel, and what it unpacks to
@@ -86,13 +89,13 @@ class Inside:
     tree, inside = Path("/tree"), Path("/tried")
     venv, pip = ["python3", "-m", "venv", "/tried/env"], ["/tried/env/bin/python", "-m", "pip"]
 
-    def __init__(self, python, wheel):
+    def __init__(self, python, release, wheel):
         self.python, self.system = python, ROOTS[python][0]
         self.root = roots.Root(self.system)
         self.folder = self.root.path / "tried"
         self.folder.mkdir()
         (self.root.path / "tree").mkdir()
-        self.root.install(IN_ROOTS)
+        self.root.install(["python3-venv", *(COMPILERS if release else [])])
         self.packages = [self.inside / Path(shutil.copy(wheel, self.folder)).name]
         self.variables = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
@@ -199,13 +202,17 @@ def install(place, release, log):
         install_torch(place, release, log)
 
 
-def tests(place, release):
-    """{column: (passed, failed, skipped)}, and seconds of processors: one process of pytest for each column, side by side, with logs in WORK."""
-    found, used, folder = {}, {}, place.tree / "python/tests"
-    asked = {name: [folder / "torch" / one for one in names] for name, names in SUITE.items()} if release else \
-        {PACKAGE: sorted(folder / path.name for path in (ROOT / "python/tests").glob("test_*.py"))}
+def supported(name, release):
+    return tuple(map(int, release.split(".")[:2])) >= SINCE.get(name, OLDEST)
 
-    def run(name, nodes):
+
+def tests(place, release):
+    """{column: (passed, failed, skipped)}, and seconds of processors: side by side, a process of pytest for each column, or file; logs are in WORK."""
+    found, used, folder = {}, {}, place.tree / "python/tests"
+    asked = [(name, name, [folder / "torch" / one for one in names]) for name, names in SUITE.items() if supported(name, release)] if release else \
+        [(PACKAGE, path.stem, [folder / path.name]) for path in sorted((ROOT / "python/tests").glob("test_*.py")) if path.stem not in WITH_BUILD]
+
+    def run(column, name, nodes):
         report = f"{name}.xml".replace(" ", "-")
         log = WORK / f"{release or 'none'}-{place.python}-{report}.log"
         code = place.run(f"PyTorch {release or 'none'}, Python {place.python}, {name}: tests",
@@ -213,11 +220,13 @@ def tests(place, release):
                           "--junitxml", place.inside / report, *nodes], log)
         counts = counted(place.folder / report) if (place.folder / report).exists() else (0, 0, 0)
         used[name] = processor_time((place.folder / f"{report}.times").read_text(encoding="utf-8"))
-        found[name] = counts if code == 0 or counts[1] else (counts[0], 1, counts[2])  # it ended otherwise than by a test that fails
-        if found[name][1]:
+        counts = counts if code in (0, 5) or counts[1] else (counts[0], 1, counts[2])  # it ended otherwise than by a test that fails
+        if counts[1]:
             progress.show_end(log)
+        with progress.lock:
+            found[column] = tuple(map(sum, zip(counts, found.get(column, (0, 0, 0)))))
 
-    threads = [threading.Thread(target=run, args=one) for one in asked.items()]
+    threads = [threading.Thread(target=run, args=one) for one in asked]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -228,7 +237,7 @@ def tests(place, release):
 def row(place, release):
     """The cells of a row, whose environment is installed, and its sums of (passed, failed, skipped)."""
     found, seconds = tests(place, release)
-    cells = [cell(found[name]) if name in found else "" for name in (PACKAGE, *SUITE)]
+    cells = [cell(found[name]) if name in found else UNSUPPORTED if release and name != PACKAGE else "" for name in (PACKAGE, *SUITE)]
     total = [sum(column) for column in zip(*found.values())]
     say(f"versions: PyTorch {release or 'none'}, Python {place.python}: {cell(total)}")
     return [release or "none", place.python, place.system, *cells, f"{seconds:.0f} s"], total
@@ -299,7 +308,7 @@ def main(variables, chosen, log):
             if in_root:
                 roots.require()
                 made["wheel"] = made.get("wheel") or wheel(log)
-                place = Inside(python, made["wheel"])
+                place = Inside(python, release, made["wheel"])
             else:
                 folder = WORK / release
                 shutil.rmtree(folder, ignore_errors=True)

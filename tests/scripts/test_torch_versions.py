@@ -90,6 +90,7 @@ class Page(unittest.TestCase):
         self.assertEqual(header, versions.COLUMNS)
         known = re.search(r"KNOWN_VERSIONS = (.*)", (SOURCE / "python/bucketpool/torch/fsdp2/groups.py").read_text(encoding="utf-8"))[1]
         known = [tuple(map(int, pair)) for pair in re.findall(r"\((\d+), (\d+)\)", known)]
+        self.assertEqual(versions.SINCE["FSDP2"], known[0])
         project = (SOURCE / "pyproject.toml").read_text(encoding="utf-8")
         self.assertIn('torch = ["torch>=%d.%d"]' % versions.OLDEST, project)
         minors = [tuple(map(int, row[0].split(".")[:2])) for row in table if row[0] != "none" and row[2] == versions.Here.system]
@@ -105,7 +106,10 @@ class Page(unittest.TestCase):
             self.assertNotIn("FAILED", " ".join(row))
             self.assertRegex(row[-1], r"^[1-9]\d* s$")
             for name in [versions.PACKAGE] if row[0] == "none" else versions.SUITE:
-                self.assertRegex(cells[name], r"^[1-9]\d* passed", (row[:3], name))
+                if row[0] == "none" or versions.supported(name, row[0]):
+                    self.assertRegex(cells[name], r"^[1-9]\d* passed", (row[:3], name))
+                else:
+                    self.assertEqual(cells[name], versions.UNSUPPORTED, (row[:3], name))
 
     def test_installs(self):
         header, _, *table = rows(installs.MARKS)

@@ -150,12 +150,16 @@ class Streams:
         def leave(_stream: Stream, *_: Any) -> None:
             self.current = entered.pop()
 
+        def is_capturing(_stream: Stream) -> bool:  # since PyTorch 2.14
+            return self.capturing
+
         entered: List[Stream] = []
-        self.type: Any = type("Stream", (Stream, ), {"__init__": made, "__enter__": enter, "__exit__": leave})
+        self.capturing = False
+        self.type: Any = type("Stream", (Stream, ), {"__init__": made, "__enter__": enter, "__exit__": leave,
+                                                     "is_capturing": is_capturing})
         self.default: Stream = self.type()
         self.current = self.default
         self.graph: Any = type("CUDAGraph", (_Graph, ), {"_streams": self, "_recording": recording})
-        self.capturing = False
 
     def set(self, stream: Optional[Stream]) -> None:
         self.current = self.default if stream is None else stream

@@ -76,7 +76,8 @@ def test_table_of_methods(tmp_path):
     table, = re.findall(r"^Vtable for \S+::Forwarding\n(.*?)\n\n", dump.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     methods = re.findall(r"^\d+\s+\(int \(\*\)\(\.\.\.\)\)([A-Za-z_]\S*)$", table, re.MULTILINE)
     assert len(methods) > 40
-    assert [name for name in methods if "::Forwarding::" not in name] == ["c10::cuda::CUDACachingAllocator::CUDAAllocator::recordStream"]
+    left = [name.rpartition("::")[2] for name in methods if "::Forwarding::" not in name]
+    assert left in ([], ["recordStream"])  # older releases have it once, newer ones also with a c10::Stream
 
 
 @pytest.mark.parametrize("path, old, new, words", [
