@@ -144,7 +144,7 @@ def table(rows: list[list[str]]) -> str:
 def write(page: Path, measured: dict[str, list[str]]) -> None:
     """Writes the table of all ways into a page: measured ones, else the cells that it has, else NOT_MEASURED."""
     before, rest = page.read_text(encoding="utf-8").split(MARKS[0])
-    old, after = rest.split(MARKS[1])
+    old, after = rest.split(MARKS[1], 1)
     known = {cells[1]: cells for cells in ([cell.strip() for cell in line.strip("|").split("|")] for line in old.splitlines()) if len(cells) == len(COLUMNS)}
     rows = []
     for name, way in WAYS.items():

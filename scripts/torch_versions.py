@@ -67,7 +67,7 @@ class Impossible(Exception):
 class Here:
     """This machine: tests run on the sources, with the libraries of a build."""
 
-    system, python = "this machine", f"{sys.version_info[0]}.{sys.version_info[1]}"
+    system, python = "from source", f"{sys.version_info[0]}.{sys.version_info[1]}"
 
     def __init__(self, folder, variables):
         self.folder = self.inside = folder
@@ -268,7 +268,7 @@ def table(rows):
 def write(rows):
     text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(MARKS[0])
-    PAGE.write_text(before + MARKS[0] + "\n" + table(rows) + "\n" + MARKS[1] + rest.split(MARKS[1])[1], encoding="utf-8")
+    PAGE.write_text(before + MARKS[0] + "\n" + table(rows) + "\n" + MARKS[1] + rest.split(MARKS[1], 1)[1], encoding="utf-8")
 
 
 def wheel(log):

@@ -125,11 +125,11 @@ class Page(unittest.TestCase):
         """Measured rows replace those of the page, which keeps the others."""
         with tempfile.TemporaryDirectory() as folder:
             page = Path(folder, "page.md")
-            page.write_text("above\n" + "".join(installs.MARKS) + "below\n", encoding="utf-8")
+            page.write_text("above\n" + "".join(installs.MARKS) + "below\n" + installs.MARKS[1], encoding="utf-8")
             installs.write(page, {"pip": ["1.5 s", "2.0 MB", "3.0 MB", "debian-12"]})
             installs.write(page, {"uvx": ["2.5 s", "2.0 MB", "4.0 MB", "debian-12"]})
             lines = page.read_text(encoding="utf-8").splitlines()
-        self.assertEqual((lines[0], lines[-1], len(lines)), ("above", "below", 8 + len(installs.WAYS)))
+        self.assertEqual((lines[0], lines[-2], len(lines)), ("above", "below", 9 + len(installs.WAYS)))
         self.assertIn("| 1.5 s | 2.0 MB | 3.0 MB | debian-12 |", lines[5])
         self.assertIn("| 2.5 s | 2.0 MB | 4.0 MB | debian-12 |", lines[6])
         self.assertIn("| not measured |", lines[7])

