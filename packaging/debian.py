@@ -3,9 +3,9 @@
 """Debian packages: a source package and what Debian 12 builds from it, made and tried in clean roots.
 
 The original tarball is the release's source tarball; packaging/debian is the rest. The packages of a system need its libraries
-(Open MPI's differ), so Debian 13 and Ubuntu 24.04 build the same source package.
+(Open MPI's differ), so Debian 13 and Ubuntu 24.04 build the same source package. Packages for arm64 are cross-compiled, and tried by qemu.
 
-usage: debian.py SOURCE OUTPUT [--system SYSTEM] [--check]
+usage: debian.py SOURCE OUTPUT [--system SYSTEM] [--architecture arm64] [--check]
 
 SOURCE: the unpacked source tarball or a clone without changes. --system: builds for another one of roots.py.
 --check: builds again without tests in another folder and compares bytes, runs lintian, and installs, tries and removes the packages of
@@ -66,21 +66,25 @@ def debianize(tarball: Path, folder: Path, epoch: int) -> Path:
     return tree
 
 
-def build(source: Path, output: Path, epoch: int, system: str = SYSTEM, tests: bool = True, log: IO[str] | None = None) -> list[Path]:
+def build(source: Path, output: Path, epoch: int, system: str = SYSTEM, tests: bool = True, log: IO[str] | None = None,
+          architecture: str = "") -> list[Path]:
     """Builds without network, in the folder of the root that the sources have here; returns the source package and the packages.
 
-    tests: also runs the quick suites. Without a log, a failure shows the end of the output."""
+    tests: also runs the quick suites. Without a log, a failure shows the end of the output. architecture: cross-compiles for it, without tests."""
     output.mkdir(parents=True, exist_ok=True)
     with roots.Root(system) as root, tempfile.TemporaryDirectory() as scratch:
         inside = roots.place_of(source.resolve().parent)
         place = root.path / inside[1:]
         place.mkdir(parents=True)
         tree = debianize(tarball_of(source, Path(scratch), epoch), place, epoch)
-        nocheck = "" if tests else "nocheck"
-        env = {"DEB_BUILD_OPTIONS": f"noautodbgsym parallel={os.cpu_count()} {nocheck}", "DEB_BUILD_PROFILES": nocheck}
-        root.install(["build-essential"], log=log)
-        root.run(["apt-get", "build-dep", "-y", "-qq", "--no-install-recommends", "./"], cwd=f"{inside}/{tree.name}", env=env, log=log)
-        root.run(["dpkg-buildpackage", "-us", "-uc"], cwd=f"{inside}/{tree.name}", env=env, log=log, offline=True)
+        nocheck = "" if tests and not architecture else "nocheck"
+        env = {"DEB_BUILD_OPTIONS": f"noautodbgsym parallel={os.cpu_count()} {nocheck}", "DEB_BUILD_PROFILES": f"{nocheck} {architecture and 'cross'}"}
+        host = ["-a", architecture] if architecture else []
+        if architecture:
+            root.run(["dpkg", "--add-architecture", architecture], log=log)
+        root.install([f"crossbuild-essential-{architecture}" if architecture else "build-essential"], log=log)
+        root.run(["apt-get", "build-dep", *host, "-y", "-qq", "--no-install-recommends", "./"], cwd=f"{inside}/{tree.name}", env=env, log=log)
+        root.run(["dpkg-buildpackage", *host, "-us", "-uc"], cwd=f"{inside}/{tree.name}", env=env, log=log, offline=True)
         made = sorted(path for path in place.iterdir() if path.suffix in (".deb", ".dsc", ".xz"))
         return [Path(shutil.copy(path, output)) for path in made]
 
@@ -136,8 +140,12 @@ def trial(system: str, what: str, log_folder: Path, function: Callable[[IO[str]]
     return system, f"{what}: {fault}" if fault else what, not fault
 
 
-def check(packages: list[Path], log_folder: Path) -> list[Result]:
-    """Tries what build() made: lintian, and the packages of each system, installed, tried and removed. The logs are kept."""
+def check(packages: list[Path], log_folder: Path, architecture: str = "") -> list[Result]:
+    """Tries what build() made: lintian, and the packages of each system, installed, tried and removed. The logs are kept.
+
+    architecture: of packages that were cross-compiled, which are tried on their system alone."""
+    system, rebuilds = (f"{SYSTEM}-{architecture}", ()) if architecture else (SYSTEM, REBUILT)
+
     def rebuilt(system: str, log: IO[str]) -> str:
         return installed(build(tree, Path(scratch, system), epoch, system, tests=False, log=log), system, log)
 
@@ -145,8 +153,8 @@ def check(packages: list[Path], log_folder: Path) -> list[Result]:
         tree, epoch = tree_of(packages, Path(scratch))
         uses = "command, pkg-config, CMake, MPI, Python (autopkgtest); purged"
         return [trial(SYSTEM, "lintian", log_folder, functools.partial(lintian, packages)),
-                trial(SYSTEM, f"installed: {uses}", log_folder, functools.partial(installed, packages, SYSTEM)),
-                *(trial(system, f"rebuilt and installed: {uses}", log_folder, functools.partial(rebuilt, system)) for system in REBUILT)]
+                trial(system, f"installed: {uses}", log_folder, functools.partial(installed, packages, system)),
+                *(trial(other, f"rebuilt and installed: {uses}", log_folder, functools.partial(rebuilt, other)) for other in rebuilds)]
 
 
 def report(made: list[Path], results: list[Result]) -> int:
@@ -161,6 +169,7 @@ def main() -> int:
     parser.add_argument("source", type=Path)
     parser.add_argument("output", type=Path)
     parser.add_argument("--system", choices=roots.SYSTEMS, default=SYSTEM)
+    parser.add_argument("--architecture", choices=["arm64"], default="")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     source, output = options.source.resolve(), options.output.resolve()
@@ -168,13 +177,13 @@ def main() -> int:
     results: list[Result] = []
     try:
         with open(output / "debian-build.log", "w", encoding="utf-8") as log:
-            packages = build(source, output, epoch_of(source), options.system, log=log)
+            packages = build(source, output, epoch_of(source), options.system, log=log, architecture=options.architecture)
         if options.check:
             with tempfile.TemporaryDirectory() as scratch:
                 tree, epoch = tree_of(packages, Path(scratch))
-                again = functools.partial(build, tree, Path(scratch, "again"), epoch, options.system, False)
-                results = [trial(options.system, "same bytes without tests in another folder", output, lambda log: different(packages, again(log)))]
-            results += check(packages, output)
+                again = functools.partial(build, tree, Path(scratch, "again"), epoch, options.system, False, architecture=options.architecture)
+                results = [trial(options.system, "same bytes without tests in another folder", output, lambda log: different(packages, again(log=log)))]
+            results += check(packages, output, options.architecture)
     except (roots.Missing, roots.Failed) as error:
         print(error, file=sys.stderr)
         return 77 if isinstance(error, roots.Missing) else 1

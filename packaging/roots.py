@@ -3,11 +3,12 @@
 """Clean roots: the smallest system of a distribution in a folder, in which artefacts are built, installed and tried.
 
 mmdebstrap makes the root of a system once and keeps it as a tar file; each use unpacks a new copy. bubblewrap runs the
-commands, with separate processes and mounts. Downloaded packages are kept, too. Needs root rights.
+commands, with separate processes and mounts. Downloaded packages are kept, too. Needs root rights. Roots of another processor
+run by qemu-user, for which the kernel must know qemu (binfmt_misc): it is told where that is possible.
 
 usage: roots.py SYSTEM [--packages LIST] [--bind FOLDER:PLACE]... [--offline] -- COMMAND...
 
-SYSTEM: debian-11, -12 or -13, ubuntu-22.04, -24.04 or -26.04. --packages: installed first, separated by commas.
+SYSTEM: debian-11, -12 or -13, also with -arm64 at the end, or ubuntu-22.04, -24.04 or -26.04. --packages: installed first, separated by commas.
 --bind: a folder of this machine, writable at a place of the root. --offline: COMMAND has no network.
 Roots and packages are kept in build-roots, or in the folder that BUCKETPOOL_ROOTS names."""
 
@@ -16,14 +17,16 @@ from __future__ import annotations
 import argparse
 import fcntl
 import os
+import platform
 import re
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
-from typing import IO, Iterable, Mapping, Sequence
+from typing import IO, Any, Iterable, Mapping, Sequence
 
 PROJECT = Path(__file__).resolve().parent.parent
 KEPT = Path(os.environ.get("BUCKETPOOL_ROOTS", PROJECT / "build-roots")).resolve()
@@ -38,7 +41,14 @@ SYSTEMS = {  # suite, mirror, components, keys
     "ubuntu-24.04": ("noble", *UBUNTU),
     "ubuntu-26.04": ("resolute", *UBUNTU),
 }
+ARM64 = "-arm64"
+SYSTEMS.update({name + ARM64: SYSTEMS[name] for name in ("debian-11", "debian-12", "debian-13")})
 TOOLS = {"mmdebstrap": "mmdebstrap", "bwrap": "bubblewrap", "xz": "xz-utils"}
+BINFMT = Path("/proc/sys/fs/binfmt_misc")
+QEMU = Path("/usr/bin/qemu-aarch64-static")
+ZERO, ONES = r"\x00", r"\xff"
+# The first 20 bytes of arm64's programs, a mask of those that count, and F: the kernel keeps the interpreter open, so that roots need none.
+ARM64_PROGRAMS = rf":qemu-aarch64:M::\x7fELF\x02\x01\x01{9 * ZERO}\x02\x00\xb7\x00:{7 * ONES}\x00{8 * ONES}\xfe{3 * ONES}:{QEMU}:F"
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")  # this machine's: a root need not have any
 CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
 PASSED_ON = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "PIP_INDEX_URL",
@@ -58,12 +68,36 @@ def place_of(folder: Path) -> str:
     return "/root" + re.sub(r"[^A-Za-z0-9/._+-]", "_", str(folder))
 
 
+def pip_cache() -> dict[str | Path, str]:
+    """For run(binds=): the downloads of pip, kept beside the roots."""
+    cache = KEPT / "pip"
+    cache.mkdir(parents=True, exist_ok=True)
+    return {cache: "/root/.cache/pip"}
+
+
 def require() -> None:
     if os.geteuid() != 0:
         raise Missing("roots: only root can make them; run this with sudo")
     missing = [package for tool, package in TOOLS.items() if not shutil.which(tool)]
     if missing:
         raise Missing(f"roots: missing {' '.join(missing)}; apt-get install {' '.join(missing)}")
+
+
+def emulate() -> None:
+    """Lets the kernel run arm64's programs by qemu, in roots, too."""
+    known = BINFMT / "qemu-aarch64"
+    if platform.machine() == "aarch64" or known.exists() and re.search("^flags: .*F", known.read_text(encoding="ascii"), re.MULTILINE):
+        return
+    if known.exists():
+        raise Missing(f"roots: {known} lacks the flag F, so that its qemu is not found in roots; install qemu-user-static")
+    if not QEMU.exists():
+        raise Missing("roots: arm64 needs qemu; apt-get install qemu-user-static")
+    if not (BINFMT / "register").exists():
+        subprocess.run(["mount", "-t", "binfmt_misc", "binfmt_misc", BINFMT], stderr=subprocess.DEVNULL, check=False)
+    try:
+        (BINFMT / "register").write_text(ARM64_PROGRAMS, encoding="ascii")
+    except OSError as error:
+        raise Missing(f"roots: arm64 needs qemu in the kernel's binfmt_misc, and {BINFMT}/register cannot be written: {error.strerror}") from error
 
 
 def keys_of(name: str) -> Path:
@@ -87,8 +121,9 @@ def image(system: str) -> Path:
             keys = keys_of(keyring)
             staged = path.with_suffix(".new.tar")
             sources = f"deb {mirror} {suite} {components}"
-            made = subprocess.run(["mmdebstrap", "--variant=apt", "--mode=root", "--quiet", f"--keyring={keys}", suite, staged, sources],
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+            options = ["--variant=apt", "--mode=root", "--quiet", f"--keyring={keys}", *(["--architectures=arm64"] if system.endswith(ARM64) else [])]
+            made = subprocess.run(["mmdebstrap", *options, suite, staged, sources], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                  check=False)
             if made.returncode != 0:
                 raise Missing(f"roots: {system} could not be made: {made.stdout.strip()[-500:]}")
             staged.rename(path)
@@ -100,6 +135,8 @@ class Root:
 
     def __init__(self, system: str, keep: bool = False) -> None:
         require()
+        if system.endswith(ARM64):
+            emulate()
         tar = image(system)
         self.system, self.keep = system, keep
         self.packages = KEPT / f"{system}.packages"
@@ -160,6 +197,16 @@ class Root:
             shown = " ".join(words)
             raise Failed(f"{self.system}: {shown[:200]}: exit status {result.returncode}\n{(result.stdout or '')[-4000:]}")
         return result
+
+    def measured(self, command: str, **more: Any) -> tuple[float, int]:
+        """Runs a command as run() does: its seconds, and the bytes that it added to the root, without apt's downloads."""
+        def size() -> int:
+            counted = subprocess.run(["du", "-s", "-x", "-B1", "--exclude=var/cache/apt", self.path], stdout=subprocess.PIPE, text=True, check=True)
+            return int(counted.stdout.split()[0])
+
+        before, begun = size(), time.monotonic()
+        self.run(command, **more)
+        return time.monotonic() - begun, size() - before
 
     def install(self, packages: Iterable[str], log: IO[str] | None = None) -> None:
         """Installs packages: names of the distribution, or paths inside the root that begin with / or ./"""

@@ -57,11 +57,13 @@ def component(name: str, version: str = "", licence: str = "", kind: str = "libr
     return made
 
 
-def document(version: str, epoch: int, parts: Iterable[Json], tools: Iterable[Json] = (), kind: str = "generic") -> bytes:
-    """The bill of bucketpool `version` that contains `parts` (components) and was made with `tools`. kind: of its package URL."""
+def document(version: str, epoch: int, parts: Iterable[Json], tools: Iterable[Json] = (), kind: str = "generic", loads: bool = True) -> bytes:
+    """The bill of bucketpool `version` that contains `parts` (components) and was made with `tools`. kind: of its package URL.
+
+    loads: it has programs that load LOADED."""
     ours = component("bucketpool", version, LICENCE, purl=purl(kind, "bucketpool", version))
     inside = sorted(parts, key=lambda part: part["bom-ref"])
-    loaded = [component(name, kind="library", scope="optional", description=f"{why}; loaded where it exists") for name, why in LOADED.items()]
+    loaded = [component(name, kind="library", scope="optional", description=f"{why}; loaded where it exists") for name, why in LOADED.items() if loads]
     made: Json = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json", "bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1,
         "metadata": {"timestamp": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch)), "component": ours},
@@ -74,11 +76,16 @@ def document(version: str, epoch: int, parts: Iterable[Json], tools: Iterable[Js
     return (json.dumps(made, indent=1, sort_keys=True) + "\n").encode()
 
 
-def of_wheel(wheel: Path) -> Json:
+def tools_of(bill: bytes) -> list[Json]:
+    """The tools that a bill lists."""
+    return [tool for made in json.loads(bill).get("formulation", []) for tool in made["components"]]
+
+
+def of_wheel(wheel: Path) -> bytes:
     """The bill that a wheel has inside (PEP 770)."""
     with zipfile.ZipFile(wheel) as archive:
         name, = [name for name in archive.namelist() if ".dist-info/sboms/" in name]
-        return dict(json.loads(archive.read(name)))
+        return archive.read(name)
 
 
 def release(version: str, epoch: int, artefacts: Iterable[Path]) -> bytes:
@@ -88,9 +95,9 @@ def release(version: str, epoch: int, artefacts: Iterable[Path]) -> bytes:
         file = component(path.name, kind="file", hashes=sha256(path.read_bytes()))
         if path.suffix == ".whl":
             inner = of_wheel(path)
-            nested = [part for part in inner["components"] if part.get("scope") != "optional"]
+            nested = [part for part in json.loads(inner)["components"] if part.get("scope") != "optional"]
             file["components"] = [{**part, "bom-ref": f"{path.name}:{part['bom-ref']}"} for part in nested]
-            tools.update({tool["bom-ref"]: tool for found in inner.get("formulation", []) for tool in found["components"]})
+            tools.update({tool["bom-ref"]: tool for tool in tools_of(inner)})
         files.append(file)
     return document(version, epoch, files, tools.values())
 
