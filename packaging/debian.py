@@ -81,6 +81,7 @@ def build(source: Path, output: Path, epoch: int, system: str = SYSTEM, tests: b
         env = {"DEB_BUILD_OPTIONS": f"noautodbgsym parallel={os.cpu_count()} {nocheck}", "DEB_BUILD_PROFILES": f"{nocheck} {architecture and 'cross'}"}
         host = ["-a", architecture] if architecture else []
         if architecture:
+            roots.emulate()  # the command prints its man page
             root.run(["dpkg", "--add-architecture", architecture], log=log)
         root.install([f"crossbuild-essential-{architecture}" if architecture else "build-essential"], log=log)
         root.run(["apt-get", "build-dep", *host, "-y", "-qq", "--no-install-recommends", "./"], cwd=f"{inside}/{tree.name}", env=env, log=log)
