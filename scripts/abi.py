@@ -29,7 +29,7 @@ SKIPPED = 77
 CHANGED = 4  # bits of abidiff's exit code: a change that may be compatible
 BEYOND = ~CHANGED  # an error, or a removed symbol
 PLAIN = ("--no-corpus-path", "--no-comp-dir-path", "--short-locs", "--no-elf-needed", "--no-parameter-names",
-         "--exported-interfaces-only", "--drop-private-types")
+         "--exported-interfaces-only", "--drop-private-types", "--type-id-style", "hash")
 PRIVATE = "BUCKETPOOL_PRIVATE"  # exported for our own libraries of the same version only
 SUPPRESSED = f"[suppress_function]\n  symbol_version_regexp = {PRIVATE}\n  drop = yes\n"
 
@@ -112,6 +112,8 @@ def public(text):
                 parent.remove(child)
             elif child.get("line"):
                 child.attrib.update(line="1", column="1")
+    root[:] = sorted(root, key=lambda child: (child.tag == "abi-instr", child.get("path", "")))  # one order, whatever the build's
+    xml.etree.ElementTree.indent(root)
     return xml.etree.ElementTree.tostring(root, encoding="unicode")
 
 

@@ -58,4 +58,4 @@ __all__ = ["Alternative", "Bucket", "Buckets", "Capture", "CaptureError", "Captu
            "Statistics", "Step", "StepEvent", "StepItem", "StepKind", "StepPlan", "StepWaits", "Stream",
            "Unit", "Unsupported", "Usage", "View", "Window", "__version__", "alternatives", "cuda_arch_list", "peaks"]
 
-__version__ = "1.0.0-rc1"
+__version__ = "1.0.0-rc2"
