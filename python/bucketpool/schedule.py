@@ -58,7 +58,7 @@ def training_config(prefetch: int = 1, grad_units: int = 2, passes: str = "train
                       streams=member("BP_STREAMS_", streams, "streams"),
                       outside=member("BP_OUTSIDE_PREFETCHES_", outside, "outside"), microbatches=microbatches,
                       combined=flag(combined, "combined"), override_count=len(overrides),
-                      overrides=ctypes.cast(own, ctypes.POINTER(_abi.bp_unit_prefetch)))
+                      overrides=own)
 
 
 class Schedule(Owner[ScheduleHandle]):

@@ -270,6 +270,7 @@ IN_MAIN = """
         import _interpreters as interpreters
     except ImportError:
         import _xxsubinterpreters as interpreters
+    import bucketpool
     from bucketpool._library import binding
     from bucketpool.pool import Prepared
     from support import Served
@@ -286,6 +287,7 @@ IN_MAIN = """
         interpreters.destroy(made)
         os.close(writing)
         print(os.read(reading, 4096).decode())
+    bucketpool.Schedule.training(served.buckets, overrides={0: (2, 1)})  # ctypes has lost its pointer types, before Python 3.12
     served.stream.call(lambda: ends.append("a call"))
     served.stream.synchronize()
     assert prepared.try_acquire(served.stream)
@@ -308,6 +310,11 @@ IN_MAIN = """
 """
 
 
+# Ours, and since Python 3.12 its own for a compiled module of the package or of ctypes.
+NO_SUBINTERPRETERS = (r"bucketpool: subinterpreters are unsupported; import it in the main interpreter"
+           r"|module _\w+ does not support loading in subinterpreters")
+
+
 class Subinterpreters(unittest.TestCase):
 
     def test_main_interpreter(self):
@@ -317,7 +324,9 @@ class Subinterpreters(unittest.TestCase):
         result = run_python(IN_MAIN, IN_SUBINTERPRETER)
         self.assertEqual((result.returncode, result.stderr), (0, ""), result)
         lines = result.stdout.splitlines()
-        self.assertEqual(set(lines[:-1]), {"bucketpool: subinterpreters are unsupported; import it in the main interpreter"})
+        self.assertGreaterEqual(len(lines), 3)
+        for line in lines[:-1]:
+            self.assertRegex(line, f"^({NO_SUBINTERPRETERS})$")
         self.assertEqual(lines[-1], "['a call', 'a tensor'] 0" if binding() is not None else "['a call'] 0")
 
     def test_refused(self):
@@ -327,7 +336,7 @@ class Subinterpreters(unittest.TestCase):
             self.skipTest("this Python has no _xxsubinterpreters")
         other = interpreters.create()
         self.addCleanup(interpreters.destroy, other)
-        with self.assertRaisesRegex(Exception, "subinterpreters are unsupported"):
+        with self.assertRaisesRegex(Exception, NO_SUBINTERPRETERS):
             interpreters.run_string(other, f"import sys; sys.path[:0] = {sys.path!r}\n"
                                     "import bucketpool; bucketpool.Device.host()")
         self.assertEqual(bp.Device.host().name, "host")

@@ -317,6 +317,8 @@ class Interface(unittest.TestCase):
     def test_binding_in_current_folder(self):
         """Libraries that the loader finds say nothing of a folder; the current one is anybody's."""
         from bucketpool._library import core
+        if os.path.dirname(core()._name) == os.path.join(os.path.dirname(bp.__file__), "lib"):
+            self.skipTest("the package has the libraries")
         with tempfile.TemporaryDirectory() as folder:
             with open(os.path.join(folder, "_binding.abi3.so"), "w", encoding="ascii") as file:
                 file.write("not a library")

@@ -197,6 +197,7 @@ class Plans(unittest.TestCase):
         self.assertEqual(bare.returncode, 3)
         self.assertIn("install the wheel", bare.stderr)
 
+    @unittest.skipUnless(COMMAND, "needs the command")
     def test_plan_of_the_command(self):
         _, buckets = nano()
         with tempfile.TemporaryDirectory() as folder:

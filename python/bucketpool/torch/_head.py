@@ -113,6 +113,11 @@ def _sizes(ranks: int, is_host: bool, *fields: Tuple[str, int]) -> _abi.bp_lm_he
     return filled(library().bp_lm_head_estimate, _abi.bp_lm_head_sizes, ctypes.byref(config), ranks, int(is_host))
 
 
+def _floats(tensor: torch.Tensor) -> Any:
+    """For a field that points to floats."""
+    return (ctypes.c_float * 1).from_address(tensor.data_ptr())
+
+
 def _batch(hidden: torch.Tensor, weight: torch.Tensor, bias: Maybe, options: Options, tokens: Tokens,
            dtype: torch.dtype, logits: Maybe = None) -> Tuple[_abi.bp_lm_head_batch, Any]:
     """The struct, and the tensors that must live until the call is enqueued."""
@@ -122,10 +127,10 @@ def _batch(hidden: torch.Tensor, weight: torch.Tensor, bias: Maybe, options: Opt
     batch.weight_stride = weight.stride(0) if weight.shape[0] > 1 else weight.shape[1]
     if logits is not None:
         logits = logits.contiguous()  # hooks of saved tensors may change strides
-        batch.logits = ctypes.cast(logits.data_ptr(), ctypes.POINTER(ctypes.c_float))
+        batch.logits = _floats(logits)
     if bias is not None:
         bias = _tensors.contiguous(bias.detach().float())
-        batch.bias = ctypes.cast(bias.data_ptr(), ctypes.POINTER(ctypes.c_float))
+        batch.bias = _floats(bias)
     return batch, (hidden, weight, bias, logits, set_tokens(batch.tokens, options, tokens, hidden))
 
 
@@ -240,7 +245,7 @@ def _gradients(above: Tuple[Maybe, ...], saved: Maybe, share: float, hidden: tor
         struct_of.weight_grad, struct_of.weight_grad_dtype = weight_grad.data_ptr(), _tensors.DTYPES[weight_grad.dtype]
     if needs[2] and bias is not None:
         bias_grad = _tensors.empty_like(bias, torch.float32)
-        struct_of.bias_grad = ctypes.cast(bias_grad.data_ptr(), ctypes.POINTER(ctypes.c_float))
+        struct_of.bias_grad = _floats(bias_grad)
     return struct_of, (hidden_grad, weight_grad, bias_grad), held
 
 

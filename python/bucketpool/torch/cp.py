@@ -136,7 +136,7 @@ class PackedSplit(Uncopied):
         places = torch.empty(self.tokens(target), dtype=torch.int64, device="cpu")
         call(library().bp_cp_split_map, self._handle, _named("order", ORDERS, source), _named("order", ORDERS, target),
              _named("shift", SHIFTS, shift), places.numel(),
-             ctypes.cast(places.data_ptr(), ctypes.POINTER(ctypes.c_int64)))
+             (ctypes.c_int64 * places.numel()).from_address(places.data_ptr()))
         return places
 
     def split(self, tensor: torch.Tensor, shift: str = "keep", fill: Union[int, float, bool] = 0,

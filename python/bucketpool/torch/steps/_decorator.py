@@ -30,11 +30,12 @@ class Status(ctypes.Structure):
                 ("because", ctypes.c_char * 256)]
 
 
+EVENTS = ctypes.POINTER(_abi.bp_step_event)
 FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "bp_decorator_error": (ctypes.c_char_p, []),
     "bp_decorator_install": (ctypes.c_int, []),
     "bp_decorator_record": (ctypes.c_int, [ctypes.c_int]),
-    "bp_decorator_events": (ctypes.c_size_t, [ctypes.c_int, ctypes.POINTER(ctypes.POINTER(_abi.bp_step_event))]),
+    "bp_decorator_events": (ctypes.c_size_t, [ctypes.c_int, ctypes.POINTER(EVENTS)]),
     "bp_decorator_forget": (None, [ctypes.c_int]),
     "bp_decorator_serve": (ctypes.c_int, [ctypes.c_int, _abi.bp_step_plan, ctypes.c_uint64]),
     "bp_decorator_replace": (ctypes.c_int, [ctypes.c_int, _abi.bp_step_plan]),
@@ -105,7 +106,7 @@ class Decorator:
 
     def events(self) -> Tuple[Any, int]:
         """An array of bp_step_event, valid until the next call, and its length."""
-        events = ctypes.POINTER(_abi.bp_step_event)()
+        events = EVENTS()
         count = self._functions.bp_decorator_events(self.index, ctypes.byref(events))
         return events, int(count)
 

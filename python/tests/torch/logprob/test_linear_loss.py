@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Losses of hidden states whose gradients forward makes, against PyTorch in fp64 and against linear_logprobs."""
 
+import ctypes
+import sys
+
 import pytest
 import torch
 
 from bucketpool import _abi, errors
 from bucketpool._library import configured, logprob
-from bucketpool.torch import _clients, _head
+from bucketpool.torch import _clients, _head, cp
 from bucketpool.torch import logprob as L
 from bucketpool.torch.linear_loss import linear_cross_entropy, linear_logprobs_with_gradient
 from test_logprob_head import TOLERANCE, batch, reference
@@ -187,3 +190,21 @@ def test_default_memory():
     """Of Python and of the library."""
     default = configured(logprob().bp_lm_head_config_init, _abi.bp_lm_head_config)
     assert default.memory_bytes == _head.MEMORY
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="each interpreter has its own pointer types since Python 3.12")
+def test_lost_pointer_types():
+    """The import of ctypes in a subinterpreter clears the cache of pointer types of all."""
+    hidden, weight, target = batch((2, 7))
+    bias = torch.randn(70).requires_grad_()
+    wanted = linear_cross_entropy(hidden, weight, target, bias=bias)[0]
+    cache = ctypes._pointer_type_cache
+    kept = dict(cache)
+    cache.clear()
+    try:
+        loss, _ = linear_cross_entropy(hidden, weight, target, bias=bias)
+        torch.autograd.grad(loss + L.linear_logprobs(hidden, weight, target, bias=bias).sum(), [hidden, weight, bias])
+        assert cp.PackedSplit([0, 5, 8], rank=0, ranks=1).index_map("padded", "local").numel() > 0
+    finally:
+        cache.update(kept)
+    assert torch.equal(loss, wanted)
