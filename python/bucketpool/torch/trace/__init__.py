@@ -18,9 +18,12 @@ docs/guides/step_memory.md describes recordings and their assumptions.
 """
 
 import contextlib
+import re
 from typing import Any, Callable, Iterator, Optional, Tuple
 
-from ...errors import InvalidArgument
+import torch
+
+from ...errors import InvalidArgument, Unsupported
 from .kernels import ATTENTION
 from .recorder import recorded
 from .recording import Allocation, Recording
@@ -28,6 +31,7 @@ from .storages import Options
 
 __all__ = ["Allocation", "Recording", "record"]
 
+OLDEST = (2, 11)  # with "cuda": what older ones ask a GPU for is not emulated
 _active = False
 
 
@@ -50,7 +54,8 @@ def record(device: str = "cuda", *, capability: Tuple[int, int] = (9, 0), attent
       a result depends on values: nonzero, where, masked_select, boolean indices, unique. None: Unsupported
 
     No GPU is used or needed. One recording at a time, in the thread that began it. Backward runs in this thread, too.
-    Raises InvalidArgument, and in the block Unsupported where sizes depend on unknown values, or PyTorch needs a GPU.
+    Raises InvalidArgument, Unsupported with "cuda" before PyTorch 2.11, and in the block Unsupported where sizes depend
+    on unknown values, or PyTorch needs a GPU.
     """
     global _active
     if device not in ("cuda", "cpu"):
@@ -59,6 +64,10 @@ def record(device: str = "cuda", *, capability: Tuple[int, int] = (9, 0), attent
         raise InvalidArgument(f"attention: {attention!r}; pass one of {', '.join(ATTENTION)}")
     if frames < 0:
         raise InvalidArgument(f"frames: {frames}; pass 0 or more")
+    release = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    if device == "cuda" and release and tuple(map(int, release.groups())) < OLDEST:
+        raise Unsupported(f"record: without a GPU, steps on cuda need PyTorch {'.'.join(map(str, OLDEST))} or later, and "
+                          f"this is {torch.__version__}; record with a newer one")
     if _active:
         raise InvalidArgument("record: another recording is active in this process; end its with block first")
     recording = Recording(device)

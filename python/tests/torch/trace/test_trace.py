@@ -496,6 +496,15 @@ def test_kinds_of_copies():
         assert later.weight.grad is None
 
 
+def test_older_releases(monkeypatch):
+    monkeypatch.setattr(torch, "__version__", "2.10.0+cu128")
+    with pytest.raises(bp.Unsupported, match=r"need PyTorch 2\.11 or later, and this is 2\.10\.0\+cu128"), trace.record():
+        pass
+    with trace.record("cpu") as recorded:
+        torch.zeros(1024)
+    assert recorded.peak_bytes == 4096
+
+
 def test_arguments():
     for arguments, match in ((dict(device="cuda:1"), "device: 'cuda:1'; pass 'cuda' or 'cpu'"),
                              (dict(attention="fast"), "attention: 'fast'; pass one of auto, cudnn, flash"),
