@@ -74,11 +74,11 @@ static const char *find_in_fatbin(const char *image, int major, int minor, int d
     memcpy(&header, image, sizeof header);
     fatbin_entry entry;
     const char *best = NULL;
-    for (uint64_t at = 0; at + sizeof entry <= header.bytes; at += entry.header_bytes + entry.bytes) {
-        const char *place = image + header.header_bytes + at;
+    const char *place = image + header.header_bytes;
+    for (uint64_t left = header.bytes; left >= sizeof entry; left -= entry.header_bytes + entry.bytes) {
         memcpy(&entry, place, sizeof entry);
-        if (entry.header_bytes < sizeof entry || entry.bytes > header.bytes)
-            return best;
+        if (entry.header_bytes < sizeof entry || entry.header_bytes > left || entry.bytes > left - entry.header_bytes)
+            return best; /* a damaged image */
         bp_cuda_code found = {entry.kind == PTX, (int)entry.architecture / 10, (int)entry.architecture % 10, 0};
         found.driver =
             found.is_ptx ? driver_of_ptx(entry.major, entry.minor) : driver_of_cubin(entry.architecture, entry.minor);
@@ -88,6 +88,7 @@ static const char *find_in_fatbin(const char *image, int major, int minor, int d
             *code = found;
             best = place;
         }
+        place += entry.header_bytes + entry.bytes;
     }
     return best;
 }
@@ -131,8 +132,11 @@ static bool begins_with(const unsigned char *image, const unsigned char *begin)
 static const char *ptx_of(const char *text)
 {
     text += strspn(text, " \t\r\n");
-    while (text[0] == '/' && text[1] == '/') {
-        text += strcspn(text, "\n");
+    while (text[0] == '/' && (text[1] == '/' || text[1] == '*')) {
+        const char *end = text[1] == '/' ? text + strcspn(text, "\n") : strstr(text + 2, "*/");
+        if (end == NULL)
+            return NULL;
+        text = text[1] == '/' ? end : end + 2;
         text += strspn(text, " \t\r\n");
     }
     return strncmp(text, ".version", strlen(".version")) == 0 ? text : NULL;

@@ -351,10 +351,10 @@ static bp_status fail_old_driver(const bp_cuda_info *info, const bp_cuda_code *c
         BP_ERR_UNSUPPORTED,
         "cuda: the image's %s for device %d (%s, compute capability %d.%d) needs a driver of CUDA %d.%d%s or "
         "later, and this one is of CUDA %d.%d (%d); update the driver, or compile the kernels for drivers of "
-        "CUDA %d",
+        "CUDA %d.%d",
         code->is_ptx ? "PTX" : "code", info->ordinal, info->name, info->compute_major, info->compute_minor,
         code->driver / 1000, code->driver % 1000 / 10, branch, version / 1000, version % 1000 / 10, error,
-        version / 1000);
+        version / 1000, version % 1000 / 10);
 }
 
 /* Error of an image that cannot be loaded, with the reason. */
@@ -362,13 +362,13 @@ static bp_status fail_load(const bp_cuda *cuda, const void *image, int error)
 {
     const bp_cuda_info *info = &cuda->info;
     bp_cuda_code code = {0};
-    if (!bp_cuda_is_image(image))
-        return bp_fail(BP_ERR_INVALID_ARGUMENT,
-                       "bp_cuda_module_create: the image is neither a fatbin nor a cubin nor PTX (%d)", error);
     const bool is_old = bp_cuda_image_find(image, info->compute_major, info->compute_minor, &code) &&
                         code.driver > info->driver_version;
     switch (error) {
     case BP_CU_INVALID_IMAGE: /* of a cubin of a newer driver, too */
+        if (!bp_cuda_is_image(image))
+            return bp_fail(BP_ERR_INVALID_ARGUMENT,
+                           "bp_cuda_module_create: the image is neither a fatbin nor a cubin nor PTX (%d)", error);
         if (is_old)
             return fail_old_driver(info, &code, error);
         return bp_cuda_fail(&cuda->driver, error, "cuModuleLoadData", "loading kernels");
@@ -395,12 +395,12 @@ static bp_status fail_load(const bp_cuda *cuda, const void *image, int error)
     }
 }
 
-/* Loads the image, or the PTX in it where its cubin is of a newer driver. */
+/* Loads the image, or other code in it where what the driver takes is of a newer one. */
 static int load_image(const bp_cuda *cuda, const void *image, void **handle)
 {
     const bp_cuda_info *info = &cuda->info;
     const int error = cuda->driver.cuModuleLoadData(handle, image);
-    if (error != BP_CU_INVALID_IMAGE)
+    if (error != BP_CU_INVALID_IMAGE && error != BP_CU_UNSUPPORTED_PTX_VERSION)
         return error;
     void *part = bp_cuda_image_part(image, info->compute_major, info->compute_minor, info->driver_version);
     const int of_part = part != NULL ? cuda->driver.cuModuleLoadData(handle, part) : error;

@@ -455,6 +455,7 @@ TEST(images_and_drivers)
         {80, ELF_OF_CUDA_13, 0, 0, 0}, {90, ELF_OF_CUDA_13, 0, 0, 0}, {80, 0, 7, 0, 0}, {0}};
     static const image_code zstd[] = {{90, ELF_OF_CUDA_12, 0, 0, ZSTD}, {80, 0, 7, 0, ZSTD}, {0}};
     static const image_code ptx_9_1[] = {{80, 0, 9, 1, 0}, {0}};
+    static const image_code two_ptx[] = {{90, 0, 8, 3, 0}, {80, 0, 7, 0, 0}, {0}};
     static const struct {
         const image_code *image;
         int version, major, minor;
@@ -472,7 +473,7 @@ TEST(images_and_drivers)
         {of_13, 12090, 9, 0,
          "code for device 0 (Emulated GPU, compute capability 9.0) needs a driver of CUDA 13.0 (580) or later, and "
          "this "
-         "one is of CUDA 12.9 (200); update the driver, or compile the kernels for drivers of CUDA 12"},
+         "one is of CUDA 12.9 (200); update the driver, or compile the kernels for drivers of CUDA 12.9"},
         {both, 12020, 9, 0, NULL}, /* PTX */
         {both, 12020, 8, 6, NULL},
         {both, 12020, 7, 5, "has no code for device 0"},
@@ -481,6 +482,8 @@ TEST(images_and_drivers)
          "PTX for device 0 (Emulated GPU, compute capability 12.0) needs a driver of CUDA 13.0 (580)"},
         {ptx_9_1, 13000, 9, 0, "needs a driver of CUDA 13.1 (590) or later, and this one is of CUDA 13.0 (222)"},
         {ptx_9_1, 13010, 9, 0, NULL},
+        {two_ptx, 12020, 9, 0, NULL}, /* the older PTX */
+        {two_ptx, 12030, 9, 0, NULL},
         {zstd, 12040, 9, 0, NULL},
         {zstd, 12030, 9, 0, "needs a driver of CUDA 12.4 (550) or later, and this one is of CUDA 12.3 (200)"},
         {zstd, 12000, 8, 0, "PTX for device 0"},
@@ -501,6 +504,52 @@ TEST(images_and_drivers)
         bp_device_destroy(&device);
         assert_clean();
     }
+}
+
+/* Wrong sizes in the headers: code beyond the end does not count, and the search ends. */
+TEST(damaged_fatbins)
+{
+    static const struct {
+        unsigned place, bytes; /* of the field */
+        uint64_t value;
+        const char *words;
+    } cases[] = {
+        {8, 8, 127, "has no code for device 0"},              /* of all entries: one byte less */
+        {16 + 4, 4, 65, "has no code for device 0"},          /* of the entry's header */
+        {16 + 4, 4, 47, "has no code for device 0"},          /* shorter than a header is */
+        {16 + 8, 8, 65, "has no code for device 0"},          /* of the entry's code */
+        {16 + 8, 8, UINT64_MAX - 63, "no code for device 0"}, /* with the header's 64 bytes 0 */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char image[IMAGE_BYTES];
+        bp_cuda_module *module = NULL;
+        configure(1, 13000);
+        bp_device *device = make(0);
+        make_fatbin(image, (image_code[]){{90, ELF_OF_CUDA_12, 0, 0, 0}, {0}});
+        put_bytes(image + cases[i].place, cases[i].value, cases[i].bytes);
+        if (cases[i].value > UINT32_MAX)
+            put_bytes(image + 8, UINT64_MAX, 8);
+        assert_fails(bp_cuda_module_create(device, image, &module), BP_ERR_UNSUPPORTED, cases[i].words);
+        bp_device_destroy(&device);
+        assert_clean();
+    }
+}
+
+/* Of text that the library does not know, the driver's error counts. */
+TEST(other_images)
+{
+    bp_cuda_module *module = NULL;
+    configure(1, 13000);
+    bp_device *device = make(0);
+    assert_fails(bp_cuda_module_create(device, "other", &module), BP_ERR_INVALID_ARGUMENT,
+                 "neither a fatbin nor a cubin nor PTX (200)");
+    assert_true(fake_cuda_fail("cuModuleLoadData", 1, 2));
+    assert_fails(bp_cuda_module_create(device, "other", &module), BP_ERR_NO_DEVICE_MEMORY, "loading kernels");
+    assert_fails(bp_cuda_module_create(device, "/* no end", &module), BP_ERR_INVALID_ARGUMENT, "neither");
+    assert_ok(bp_cuda_module_create(device, "/* by hand: **/ // or not\n.version 7.0\n.target sm_80\n", &module));
+    bp_cuda_module_destroy(&module);
+    bp_device_destroy(&device);
+    assert_clean();
 }
 
 /* Each version of PTX with the release of CUDA that added it: PTX ISA, release history. */
