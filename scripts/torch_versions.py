@@ -219,7 +219,8 @@ def tests(place, release):
                          ["sh", "-c", TIMED, place.inside / f"{report}.times", place.inside / "env/bin/python", "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--rootdir", place.tree,
                           "--junitxml", place.inside / report, *nodes], log)
         counts = counted(place.folder / report) if (place.folder / report).exists() else (0, 0, 0)
-        used[name] = processor_time((place.folder / f"{report}.times").read_text(encoding="utf-8"))
+        times = place.folder / f"{report}.times"
+        used[name] = processor_time(times.read_text(encoding="utf-8")) if times.exists() else 0.0  # not of what SECONDS ended
         counts = counts if code in (0, 5) or counts[1] else (counts[0], 1, counts[2])  # it ended otherwise than by a test that fails
         if counts[1]:
             progress.show_end(log)

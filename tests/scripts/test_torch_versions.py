@@ -10,6 +10,7 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 SOURCE = Path(sys.argv[1]).resolve()
 os.chdir(SOURCE)
@@ -68,6 +69,18 @@ class Rows(unittest.TestCase):
             self.assertEqual(versions.counted(report), (2, 2, 1))
         self.assertEqual([versions.cell(counts) for counts in ([3, 0, 0], [3, 1, 2], [0, 0, 4], [0, 2, 0])],
                          ["3 passed", "1 FAILED, 3 passed, 2 skipped", "4 skipped", "2 FAILED, 0 passed"])
+
+    def test_timeout(self):
+        """Tests that run for too long, and leave neither a report nor their time, have failed."""
+        def run(_title, _words, log, **_variables):
+            Path(log).write_text("", encoding="utf-8")
+            return 124
+
+        with tempfile.TemporaryDirectory() as folder:
+            place = mock.Mock(folder=Path(folder), inside=Path(folder), tree=SOURCE, python="3.11", run=run)
+            with mock.patch.object(versions, "WORK", Path(folder)), mock.patch("builtins.print"):
+                cells, counts = versions.row(place, "2.15.0")
+        self.assertEqual((cells[3:], counts), (["", *["1 FAILED, 0 passed"] * 4, "0 s"], [0, 4, 0]))
 
     def test_requirements(self):
         """Of older wheels and of newer ones: neither CUDA's packages nor Triton, nor extras."""
