@@ -99,10 +99,16 @@ def downloaded(printed: str, files: list[Path]) -> int:
     return int(said) + sum(path.stat().st_size for path in files)
 
 
+def files_of(way: Way, dist: Path) -> list[Path]:
+    """What a user of x86-64 installs from a release; of two wheels the one with kernels."""
+    found = [path for path in sorted(dist.glob(way.files)) if not re.search("_aarch64[.]whl|_arm64[.]deb", path.name)] if way.files else []
+    return [path for path in found if "+cpu-" not in path.name] or found
+
+
 def measure(name: str, source: Path, dist: Path) -> list[str]:
     """Processor time, download, growth and system. Raises roots.Failed, and roots.Missing where DIST lacks its files."""
     way = WAYS[name]
-    files = [path for path in sorted(dist.glob(way.files)) if "linux_aarch64" not in path.name and "_arm64" not in path.name] if way.files else []
+    files = files_of(way, dist)
     if way.files and not files:
         raise roots.Missing(f"{dist} has no {way.files}")
     with tempfile.TemporaryDirectory() as scratch, roots.Root(way.system) as root:

@@ -147,6 +147,18 @@ class Page(unittest.TestCase):
         self.assertIn("| 2.5 s | 2.0 MB | 4.0 MB | debian-12 |", lines[6])
         self.assertIn("| not measured |", lines[7])
 
+    def test_files(self):
+        """Of all files of a release, one wheel, and the packages of one processor."""
+        names = {"pip": ["bucketpool-1.0.0-py3-none-manylinux_2_28_x86_64.whl"], "debian": ["bucketpool_1.0.0-1_amd64.deb"], "quickstart": []}
+        others = ["bucketpool-1.0.0-py3-none-manylinux_2_28_aarch64.whl", "bucketpool-1.0.0+cpu-py3-none-manylinux_2_28_x86_64.whl", "bucketpool_1.0.0-1_arm64.deb"]
+        with tempfile.TemporaryDirectory() as folder:
+            for name in [*sum(names.values(), []), *others]:
+                Path(folder, name).touch()
+            found = {name: [path.name for path in installs.files_of(installs.WAYS[name], Path(folder))] for name in names}
+            self.assertEqual(found, names)
+            Path(folder, names["pip"][0]).unlink()
+            self.assertEqual([path.name for path in installs.files_of(installs.WAYS["uvx"], Path(folder))], [others[1]])
+
     def test_sizes(self):
         printed = ("Need to get 1,234 kB/2,345 kB of archives.\nNeed to get 12.5 MB of archives.\n"
                    "  Downloading meson-1.11.2-py3-none-any.whl (1.1 MB)\n  Using cached wheel-0.48.0.whl.metadata (2.3 kB)\n")
