@@ -4,6 +4,7 @@ toolkit and an nvidia-smi of the test's own.
 
 Argument: the source directory."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -15,6 +16,9 @@ import tempfile
 import unittest
 
 SOURCE = sys.argv[1]
+sys.path.insert(0, os.path.join(SOURCE, "clients", "logprob", "src", "cuda"))
+import fatbin as reader  # noqa: E402
+
 MESON = shutil.which("meson")
 if MESON is None:
     print("meson is not on PATH")
@@ -26,12 +30,13 @@ subdir('cuda')
 """
 EVERY = "'sm_75','sm_80','sm_86','sm_90','sm_90a','sm_100','sm_120'"
 SCRIPT = "#!/bin/sh\n"
+LZ4 = b"\xf0\x0d.version 7.0\n.target sm_80\n\0\x01\x00\x10x"  # 28 bytes, the last one four times more, and one byte
 
 
 def fatbin(text, flags=0x11):
-    """A fatbin of one entry, as fatbinary packs PTX."""
+    """A fatbin of one entry, as fatbinary packs PTX; of `flags` with a compression, all of `text` is compressed."""
     padded = text + b"\0" * (-len(text) % 8)
-    entry = struct.pack("<HHIQIIHHI8xQQQ", 1, 0x101, 64, len(padded), 0, 0, 0, 7, 80, flags, 0, 0) + padded
+    entry = struct.pack("<HHIQIIHHI8xQQQ", 1, 0x101, 64, len(padded), len(text) if flags & 0xa000 else 0, 0, 0, 7, 80, flags, 0, 0) + padded
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entry)) + entry
 
 
@@ -129,12 +134,32 @@ class Architectures(unittest.TestCase):
         self.assertEqual(configured(fatbin(b".version 7.0\n.target sm_80\n")), "compute_80")
         self.assertIn("not a fatbin", configured(b"PTX"))
         self.assertIn("compressed by zstd, which drivers before CUDA 12.4 do not read", configured(fatbin(b"\x28\xb5\x2f\xfd", 0x8011)))
+        self.assertIn("a fatbin without code", configured(struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 0)))
+        self.assertIn("a damaged fatbin: entry 1, at byte 16 of 96", configured(fatbin(b"\xff" * 16, 0x2011)))
         self.assertIn("compute_80: PTX that begins with", configured(fatbin(b".version 7.0\n.target sm_90\n")))
         shutil.copy(path, os.path.join(self.folder, "source", "copy"))
         self.assertIn("compute_80: PTX", self.configure("-Dkernels_image=copy"))
         self.assertIn("-Dkernels=disabled refuses them", self.configure(given, "-Dkernels=disabled"))
         os.remove(path)
         self.assertIn("given.fatbin", self.configure(given))
+
+
+class Damaged(unittest.TestCase):
+    """Each byte of a fatbin, changed: an answer, or ValueError."""
+
+    def test_bytes(self):
+        whole = reader.entries(fatbin(LZ4, 0x2011))
+        self.assertEqual([(each.code, each.compression) for each in whole], [("compute_80", "LZ4")])
+        image = fatbin(LZ4, 0x2011)
+        for place in range(len(image)):
+            for value in (0, 1, 0x7f, 0xff):
+                with contextlib.suppress(ValueError):
+                    reader.entries(image[:place] + bytes([value]) + image[place + 1:])
+            with self.assertRaises(ValueError):
+                reader.entries(image[:place])
+        for stored, padded in ((41, 40), (34, 48)):  # longer than its place; beyond the end
+            with self.assertRaisesRegex(ValueError, "a damaged fatbin"):
+                reader.entries(image[:24] + struct.pack("<QI", padded, stored) + image[36:])
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def lower(text: str, ptxas: str, path: Path) -> None:
 
 
 def unpack(packed: bytes, limit: int) -> bytes:
-    """The first bytes of an LZ4 block, at least `limit` if there are so many."""
+    """The first bytes of an LZ4 block, at least `limit` if there are so many. Raises IndexError for what is not one."""
     made, place = bytearray(), 0
 
     def length(four: int) -> int:
@@ -90,6 +90,8 @@ def unpack(packed: bytes, limit: int) -> bytes:
         if place < len(packed):
             back, = struct.unpack_from("<H", packed, place)
             place += 2
+            if not 0 < back <= len(made):
+                raise IndexError(back)
             for _ in range(length(token & 15) + 4):
                 made.append(made[-back])
     return bytes(made)
@@ -119,16 +121,23 @@ def entry(kind: int, flags: int, architecture: int, data: bytes) -> Entry:
 
 
 def entries(image: bytes) -> list[Entry]:
-    """Raises ValueError for what is not a fatbin, or holds what is not known."""
+    """Raises ValueError for what is not a fatbin, is damaged, or holds what is not known."""
     magic, version, place, size = HEADER.unpack_from(image.ljust(HEADER.size))
     if (magic, version) != (MAGIC, 1) or place + size > len(image):
         raise ValueError(f"not a fatbin of {len(image)} bytes")
     found, end = [], place + size
     while place < end:
-        kind, _, header, padded, packed, _, _, _, architecture, flags, _, _ = ENTRY.unpack_from(image, place)
-        begin = place + header
-        found.append(entry(kind, flags, architecture, image[begin:begin + (packed if flags & (LZ4 | ZSTD) else padded)]))
+        try:
+            kind, _, header, padded, packed, _, _, _, architecture, flags, _, _ = ENTRY.unpack_from(image, place)
+            begin, stored = place + header, packed if flags & (LZ4 | ZSTD) else padded
+            if stored > padded or begin + padded > end:
+                raise IndexError(stored)
+            found.append(entry(kind, flags, architecture, image[begin:begin + stored]))
+        except (IndexError, struct.error):
+            raise ValueError(f"a damaged fatbin: entry {len(found) + 1}, at byte {place} of {len(image)}") from None
         place = begin + padded
+    if not found:
+        raise ValueError("a fatbin without code")
     return found
 
 
@@ -166,5 +175,5 @@ def main(action: str, path: str, *output: str) -> None:
 if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
-    except (OSError, ValueError, struct.error) as error:
+    except (OSError, ValueError) as error:
         sys.exit(f"fatbin.py: {error}")
