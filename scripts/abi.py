@@ -44,6 +44,12 @@ def installed(prefix, library):
     return path if os.path.exists(path) else None
 
 
+def check_debug_information(path):
+    """Without it abidiff compares names alone, and abidw writes nothing else."""
+    if " .debug_info " not in subprocess.run(["readelf", "-SW", path], check=True, capture_output=True, text=True).stdout:
+        sys.exit(f"{path} has no debug information; build with -Dbuildtype=debugoptimized, and install without --strip")
+
+
 def baseline_of(library):
     return os.path.join(BASELINE, f"lib{library}.xml")
 
@@ -92,6 +98,7 @@ def compare(prefix, suppressions):
         if path is None or not os.path.exists(before):
             print(f"{library}: {'not installed' if path is None else 'new'}")
             continue
+        check_debug_information(path)
         found = subprocess.run(["abidiff", "--leaf-changes-only", "--no-added-syms", "--suppressions", suppressions,
                                 *headers("--headers-dir2", prefix), before, path], capture_output=True, text=True, check=False)
         changed = re.search(r"^Leaf changes summary: (\d+) artifacts? changed", found.stdout, re.MULTILINE)
@@ -123,10 +130,9 @@ def write(prefix, suppressions):
         path = installed(prefix, library)
         if path is None:
             sys.exit(f"{prefix} has no lib{library}.so; the baseline is of all libraries")
+        check_debug_information(path)
         text = subprocess.run(["abidw", *PLAIN, "--suppressions", suppressions, *headers("--headers-dir", prefix), path], check=True,
                               capture_output=True, text=True).stdout
-        if "<class-decl" not in text:
-            sys.exit(f"{path} has no debug information; build with -Dbuildtype=debugoptimized, and install without --strip")
         with open(baseline_of(library), "w", encoding="utf-8") as file:
             file.write(public(text) + "\n")
     with open(os.path.join(BASELINE, "VERSION"), "w", encoding="utf-8") as file:

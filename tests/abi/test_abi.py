@@ -129,6 +129,15 @@ class Changes(unittest.TestCase):
         self.assertEqual(self.release("1.1.0", COMPATIBLE["longer structs"][0])[0], 0)
         self.assertEqual(self.abi(self.install("1.1.1", []))[0], 1)
 
+    def test_stripped(self):
+        """Names alone are not compared: types would not count."""
+        self.release("1.0.0")
+        prefix = self.install("1.0.1", INCOMPATIBLE["a field has another type"][0])
+        subprocess.run(["strip", "-g", os.path.join(prefix, "lib", "libbucketpool.so")], check=True)
+        for words in ([prefix], ["--write", prefix]):
+            code, text = self.abi(*words)
+            self.assertEqual((code, "libbucketpool.so has no debug information" in text), (1, True), text)
+
     def test_without(self):
         code, text = self.abi(self.install("1.0.0", []))
         self.assertEqual((code, "has no baseline" in text), (1, True), text)
