@@ -100,7 +100,7 @@ def downloaded(printed: str, files: list[Path]) -> int:
 
 
 def files_of(way: Way, dist: Path) -> list[Path]:
-    """What a user of x86-64 installs from a release; of two wheels the one with kernels."""
+    """Chooses those that a user of x86-64 installs from a release; of two wheels the one with kernels."""
     found = [path for path in sorted(dist.glob(way.files)) if not re.search("_aarch64[.]whl|_arm64[.]deb", path.name)] if way.files else []
     return [path for path in found if "+cpu-" not in path.name] or found
 

@@ -91,7 +91,10 @@ def emulate() -> None:
         subprocess.run(["mount", "-t", "binfmt_misc", "binfmt_misc", BINFMT], stderr=subprocess.DEVNULL, check=False)
     known = BINFMT / "qemu-aarch64"
     if known.exists():
-        if not re.search("^flags: .*F", known.read_text(encoding="ascii"), re.MULTILINE):
+        state = known.read_text(encoding="ascii")
+        if not state.startswith("enabled"):
+            raise Missing(f"roots: {known} is disabled; as root, run: echo 1 > {known}")
+        if not re.search("^flags: .*F", state, re.MULTILINE):
             raise Missing(f"roots: {known} lacks the flag F, so that its qemu is not found in roots; install qemu-user-static")
         return
     if not QEMU.exists():

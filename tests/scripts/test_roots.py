@@ -65,6 +65,8 @@ class Emulation(unittest.TestCase):
         self.assertFalse((self.binfmt / "register").exists())
         (self.binfmt / "qemu-aarch64").write_text("enabled\ninterpreter /usr/bin/qemu-aarch64\nflags: OC\n", encoding="ascii")
         self.refused("lacks the flag F")
+        (self.binfmt / "qemu-aarch64").write_text("disabled\ninterpreter /usr/bin/qemu-aarch64-static\nflags: OCF\n", encoding="ascii")
+        self.refused("is disabled; as root, run: echo 1 >")
 
     def test_refused(self):
         (self.binfmt / "register").mkdir()  # cannot be written, also by root
