@@ -123,6 +123,9 @@ class Page(unittest.TestCase):
                     self.assertRegex(cells[name], r"^[1-9]\d* passed", (row[:3], name))
                 else:
                     self.assertEqual(cells[name], versions.UNSUPPORTED, (row[:3], name))
+        for name in versions.SUITE:  # as many tests in each row: of one suite
+            cells = {dict(zip(header, row))[name] for row in tried} - {"", versions.UNSUPPORTED}
+            self.assertEqual(len({sum(map(int, re.findall(r"\d+", cell))) for cell in cells}), 1, (name, cells))
 
     def test_installs(self):
         header, _, *table = rows(installs.MARKS)
