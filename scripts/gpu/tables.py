@@ -17,6 +17,7 @@ HEAD = """# Results on GPUs
 
 Made by `python3 scripts/gpu/tables.py` from the documents of `bench/results`, one for each
 run: the newest outcome of each part on each GPU. [Runs on a GPU](gpu.md#figures) explains the figures.
+Figures are measured on the GPU of the heading, unless they say emulated or computed: then no GPU ran them.
 
 """
 LIMITS = """## Not shown by one GPU
