@@ -140,6 +140,8 @@ class Architectures(unittest.TestCase):
         shutil.copy(path, os.path.join(self.folder, "source", "copy"))
         self.assertIn("compute_80: PTX", self.configure("-Dkernels_image=copy"))
         self.assertIn("-Dkernels=disabled refuses them", self.configure(given, "-Dkernels=disabled"))
+        for compiling in "-Dkernels_arch=80", "-Dkernels_ptxas=ptxas":
+            self.assertIn("leave out -Dkernels_arch and -Dkernels_ptxas", self.configure(given, compiling))
         os.remove(path)
         self.assertIn("given.fatbin", self.configure(given))
 
