@@ -6,6 +6,7 @@ one. No GPU is needed. Exits 0, 1 or, where PyTorch cannot be had (no network, n
 pytest's: ./check --torch -k fsdp2. ./check --torch --peers DIR runs tests of other projects with ours instead (python/tests/peers), and
 ./check --torch --versions runs a short suite with each release of PyTorch (torch_versions.py)."""
 
+import contextlib
 import glob
 import hashlib
 import json
@@ -255,8 +256,12 @@ def test(options):
     try:
         code = process.wait(timeout=MAX_SECONDS)
     except subprocess.TimeoutExpired:
-        say(f"torch: the tests take more than {MAX_SECONDS} s")
-        os.killpg(process.pid, signal.SIGKILL)
+        say(f"torch: the tests take more than {MAX_SECONDS} s: they end here, and what failed is named")
+        process.send_signal(signal.SIGINT)  # pytest then reports
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=60)
+        with contextlib.suppress(ProcessLookupError):  # the processes of its tests, if any are left
+            os.killpg(process.pid, signal.SIGKILL)
         code = process.wait()
     counts = {"passed": 0, "failed": 0, "skipped": 0}
     if os.path.exists(report):

@@ -7,7 +7,7 @@ release of PyTorch that ROOTS names. Of the libraries that PyTorch needs only CU
 Wheels stay in build-check/torch-wheels; an environment is removed when its tests are done.
 
 Words that follow choose rows: ./check --torch --versions 2.6.0 3.9, or `here`, or `roots`. Rows are kept in build-check/torch-versions, and the table
-has the last of each. BUCKETPOOL_UPDATE_VERSIONS=1 writes it into docs/start/install.md."""
+has the last of each, or what docs/start/install.md has. BUCKETPOOL_UPDATE_VERSIONS=1 writes it there."""
 
 import json
 import os
@@ -255,9 +255,15 @@ def kept():
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 
 
+def of_page():
+    """The rows that the page has, of whoever ran them."""
+    lines = PAGE.read_text(encoding="utf-8").split(MARKS[0])[1].split(MARKS[1])[0].splitlines()
+    return [[cell.strip() for cell in line[1:-1].split("|")] for line in lines if line.startswith("| ")][2:]
+
+
 def shown(wanted):
-    """The last cells of each row; of one that was never tried, these words."""
-    found = {tuple(row[:3]): row for row in kept()}
+    """The last cells of each row, else those of the page; of one that was never tried, these words."""
+    found = {tuple(row[:3]): row for row in of_page() + kept()}
     names = [(release or "none", python, ROOTS[python][0] if in_root else Here.system) for release, python, in_root in wanted]
     return [found.get(name, [*name, NOT_TRIED] + [""] * (len(COLUMNS) - 4)) for name in names]
 

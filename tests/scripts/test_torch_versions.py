@@ -127,6 +127,18 @@ class Page(unittest.TestCase):
             cells = {dict(zip(header, row))[name] for row in tried} - {"", versions.UNSUPPORTED}
             self.assertEqual(len({sum(map(int, re.findall(r"\d+", cell))) for cell in cells}), 1, (name, cells))
 
+    def test_kept(self):
+        """Rows that ran here replace those of the page, which keeps the others; another patch of a release was never tried."""
+        with tempfile.TemporaryDirectory() as folder:
+            page = Path(folder, "page.md")
+            page.write_text("above\n" + "".join(versions.MARKS) + "below\n", encoding="utf-8")
+            with mock.patch.multiple(versions, PAGE=page, WORK=Path(folder)):
+                versions.write([[name, "3.11", "from source", "", "8 passed", "", "", "", "9 s"] for name in ("2.6.0", "2.7.1")])
+                versions.keep(["2.7.1", "3.11", "from source", "", "9 passed", "", "", "", "7 s"])
+                found = versions.shown([(name, "3.11", False) for name in ("2.6.0", "2.7.1", "2.7.2")])
+        self.assertEqual([row[4] for row in found], ["8 passed", "9 passed", ""])
+        self.assertEqual([row[3] for row in found], ["", "", versions.NOT_TRIED])
+
     def test_installs(self):
         header, _, *table = rows(installs.MARKS)
         self.assertEqual(header, installs.COLUMNS)
