@@ -102,6 +102,8 @@ class ResultsTest(unittest.TestCase):
         self.assertIn("| 9.00 GiB plan; 11.00 GiB plain; 13.00 GiB expandable | A1, 2026-01-03, c |", tables.page(known))
         known.append(document(4, "NVIDIA A1", "plan", 12))
         self.assertIn("| does not hold: 12.00 GiB plan; 11.00 GiB plain;", tables.page(known))
+        known.append(document(5, "NVIDIA A1", "pool", 12))
+        self.assertIn("| 10.00 GiB planned (computed); 11.00 GiB plain; 13.00 GiB expandable; 12.00 GiB pool | A1, 2026-01-02, c |", tables.page(known))
 
     def test_recorded_claims(self):
         """A result that refutes a claim asks for another front page."""
