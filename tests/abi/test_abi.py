@@ -145,6 +145,9 @@ class Changes(unittest.TestCase):
         os.remove(os.path.join(self.folder, "prefix", "lib", "libbucketpool-mpi.so"))
         code, text = self.abi(os.path.join(self.folder, "prefix"))
         self.assertEqual((code, "bucketpool-mpi: not installed\n" in text), (0, True), text)
+        os.remove(os.path.join(self.folder, "prefix", "lib", "libbucketpool-logprob.so"))
+        code, text = self.abi(os.path.join(self.folder, "prefix"))
+        self.assertEqual((code, "bucketpool-logprob: not installed\n" in text), (1, True), text)
 
 
 if __name__ == "__main__":
