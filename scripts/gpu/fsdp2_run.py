@@ -35,7 +35,7 @@ def parts(context):
         yield python.script(name, 110, "steps/turns.py", *ways, "--model", "llama", "--plans", os.path.join(context.build.folders[0], "gpu-run", "fsdp2", "llama"))
     peers = ["--peers", os.path.abspath(context.peers)] if context.peers else []
     few = ["--allocators", "no double buffers", "scheduled"] if context.rehearse else []
-    yield python.script("Megatron-FSDP", 230, "fsdp2/megatron.py", *peers, *few, measuring=220)
+    yield python.script("Megatron-FSDP", 230, "fsdp2/megatron_training.py", *peers, *few, measuring=220)
     yield python.script("two ranks", 75, "fsdp2/ranks.py")
     fewer = () if context.rehearse else ("--steps", "12")
     for each in VARYING:

@@ -196,7 +196,7 @@ def test_skip_without_gpu():
 
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    programs = ("variant.py", "largest_batch.py", "ranks.py", "megatron.py")
+    programs = ("variant.py", "largest_batch.py", "ranks.py", "megatron_training.py")
     started = [subprocess.Popen([sys.executable, os.path.join(FOLDER, program)], stdout=subprocess.PIPE, text=True)
                for program in programs]
     for process in started:

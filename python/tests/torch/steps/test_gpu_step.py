@@ -1,17 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rehearsal of `./check --gpu step` on the CPU."""
 
-import os
-import sys
-
 import pytest
 
 from devices import cpu_only
-from places import ROOT
 from rehearsal import rehearsed
 from test_served_cuda import run
-
-sys.path.insert(0, os.path.join(ROOT, "scripts", "gpu"))
 
 WANTED = ("wanted of steps", "wanted of batches", "wanted of experts")
 pytestmark = cpu_only("a rehearsal without a GPU")

@@ -2,7 +2,7 @@
 """Megatron-FSDP with its own allocators and with pools: the hybrid of model.py on two ranks, which share one GPU and communicate with NCCL
 through sockets. Losses are compared bit for bit.
 
-usage: python3 bench/torch/fsdp2/megatron.py [--allocators ALLOCATOR...] [--peers DIR] [--seconds N] [--json FILE] [--device cpu --rehearse]
+usage: python3 bench/torch/fsdp2/megatron_training.py [--allocators ALLOCATOR...] [--peers DIR] [--seconds N] [--json FILE] [--device cpu --rehearse]
 
 DIR has a wheel of megatron-fsdp where that is not installed. A CPU has gloo. Exits 0, 1 (a check failed, or a rank did not end) or 77 (nothing
 can run here)."""
@@ -178,7 +178,7 @@ def main():
         from attempt import gpu_is_there
         if not gpu_is_there():
             skip_all("PyTorch finds no GPU")
-    report = Report(options.json, program="fsdp2/megatron", **settings.described(options))
+    report = Report(options.json, program="fsdp2/megatron_training", **settings.described(options))
     until, base, took = time.monotonic() + options.seconds, None, 0.0
     for name in options.allocators:
         begin = time.monotonic()
