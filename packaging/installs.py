@@ -71,7 +71,7 @@ WAYS = {
         "cp -r /tree /source; cd /source; /venv/bin/pip install -v .; rm -rf /source", f"/venv/bin/{PLAN}", True),
     "quickstart": Way(
         "a clone, Debian or Ubuntu", "./quickstart", "`build/tools/bucketpool`, and the compiler that built it",
-        "debian-12", "", [], "true", "cp -r /tree /source; cd /source; ./quickstart", f"/source/build/tools/{PLAN}"),
+        "debian-12", "", [], "apt-get clean", "cp -r /tree /source; cd /source; ./quickstart", f"/source/build/tools/{PLAN}"),
 }
 IGNORED = ["var/cache", "var/lib/apt", "var/log", "root/.cache/pip", "tmp", "source/.git"]
 
@@ -91,9 +91,10 @@ def weight(root: roots.Root) -> int:
 
 
 def downloaded(printed: str, files: list[Path]) -> int:
-    """Bytes of the files, and of the downloads that apt and pip announce."""
+    """Bytes of the files, and of the downloads that apt, pip and scripts/packages announce."""
     units = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
     said = sum(float(number.replace(",", "")) * units[unit] for number, unit in re.findall(r"Need to get (?:[\d,.]+ \w+/)?([\d,.]+) (\w+) of archives", printed))
+    said += sum(float(number) * units["MB"] for number in re.findall(r"\d+ packages, (\d+) MB to download", printed))
     said += sum(float(number) * units[unit] for number, unit in
                 re.findall(r"(?:Downloading|Using cached) \S+\.(?:whl|tar\.gz)(?:\.metadata)? \(([\d.]+) (\w+)\)", printed))
     return int(said) + sum(path.stat().st_size for path in files)
@@ -138,7 +139,10 @@ def measure(name: str, source: Path, dist: Path) -> list[str]:
         shown = root.run(way.use, binds=binds, readable=readable, offline=True).stdout
         if name != "conda" and "scheduled" not in shown:
             raise roots.Failed(f"{name}: the command prints no plan: {shown[-300:]}")
-    cells = [duration(processor), megabytes(downloaded(printed, files)), megabytes(grown), way.system]
+    download = downloaded(printed, files)
+    if download == 0:
+        raise roots.Failed(f"{name}: its output does not say what it downloads: {printed[-300:]}")
+    cells = [duration(processor), megabytes(download), megabytes(grown), way.system]
     print(f"{name}: {wall:.1f} s, processors {cells[0]}, downloaded {cells[1]}, installed {cells[2]}", flush=True)
     return cells
 
@@ -166,7 +170,7 @@ def main() -> int:
     parser.add_argument("dist", type=Path)
     parser.add_argument("--page", action="store_true")
     parser.add_argument("ways", nargs="*", metavar="WAY")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     unknown = [name for name in options.ways if name not in WAYS]
     if unknown:
         parser.error(f'unknown way "{unknown[0]}"; one of {", ".join(WAYS)}')

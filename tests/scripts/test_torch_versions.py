@@ -176,8 +176,8 @@ class Page(unittest.TestCase):
 
     def test_sizes(self):
         printed = ("Need to get 1,234 kB/2,345 kB of archives.\nNeed to get 12.5 MB of archives.\n"
-                   "  Downloading meson-1.11.2-py3-none-any.whl (1.1 MB)\n  Using cached wheel-0.48.0.whl.metadata (2.3 kB)\n")
-        self.assertEqual(installs.downloaded(printed, []), 2345000 + 12500000 + 1100000 + 2300)
+                   "packages: installs gcc meson (29 packages, 9 MB to download)\n  Downloading meson-1.11.2-py3-none-any.whl (1.1 MB)\n  Using cached wheel-0.48.0.whl.metadata (2.3 kB)\n")
+        self.assertEqual(installs.downloaded(printed, []), 2345000 + 12500000 + 9000000 + 1100000 + 2300)
 
 
 if __name__ == "__main__":
