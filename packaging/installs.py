@@ -142,7 +142,8 @@ def measure(name: str, source: Path, dist: Path) -> list[str]:
     download = downloaded(printed, files)
     if download == 0:
         raise roots.Failed(f"{name}: its output does not say what it downloads: {printed[-300:]}")
-    cells = [duration(processor), megabytes(download), megabytes(grown), way.system]
+    sizes = [megabytes(download), megabytes(grown)] if name != "conda" else [NOT_MEASURED] * 2  # conda-forge's packages are stand-ins here
+    cells = [duration(processor), *sizes, way.system]
     print(f"{name}: {wall:.1f} s, processors {cells[0]}, downloaded {cells[1]}, installed {cells[2]}", flush=True)
     return cells
 
