@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { PATIENCE_S = 20 };
+enum { PATIENCE_S = 180 };
 
 void exchange_begin(exchange_room *room, uint32_t ranks)
 {

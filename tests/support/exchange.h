@@ -10,7 +10,7 @@
 
 #define EXCHANGE_RANKS 8
 
-/* The rendezvous of a communicator's ranks. A rank that waits longer than 20 seconds, or `timeout_ms`, fails the
+/* The rendezvous of a communicator's ranks. A rank that waits longer than 3 minutes, or `timeout_ms`, fails the
  * exchange for all. */
 typedef struct exchange_room {
     pthread_mutex_t lock;
@@ -20,7 +20,7 @@ typedef struct exchange_room {
     const void *given[EXCHANGE_RANKS];
     uint64_t bytes[EXCHANGE_RANKS];
     bool given_up;
-    unsigned timeout_ms; /* 0: none; the 20 seconds are a failure, not a time-out */
+    unsigned timeout_ms; /* 0: none; the 3 minutes are a failure, not a time-out */
     uint64_t exchanges;  /* completed by all ranks */
 } exchange_room;
 

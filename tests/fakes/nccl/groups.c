@@ -12,7 +12,7 @@ typedef struct deferred {
     void *context; /* current at the call */
     pthread_t thread;
     int result;
-    unsigned char argument[];
+    _Alignas(16) unsigned char argument[];
 } deferred;
 
 static _Thread_local struct {

@@ -79,7 +79,7 @@ bp_status __wrap_bp_cuda_kernel_allow_shared(const bp_cuda_kernel *kernel, uint3
 typedef struct launch {
     const fake_kernel *kernel;
     bp_cuda_grid grid;
-    char argument[];
+    _Alignas(16) char argument[];
 } launch;
 
 static void run(void *user)
