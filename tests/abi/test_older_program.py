@@ -5,6 +5,7 @@ Arguments: source directory, core library."""
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -72,7 +73,7 @@ class OlderProgram(unittest.TestCase):
             for name, text in {"bucketpool/model.h": header, "program.c": PROGRAM}.items():
                 with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
                     file.write(text)
-            command = [os.environ.get("CC", "cc"), "-std=c17", "-Wall", "-Werror", "-I" + folder, "-I" + os.path.join(ROOT, "include"),
+            command = [*shlex.split(os.environ.get("CC", "cc")), "-std=c17", "-Wall", "-Werror", "-I" + folder, "-I" + os.path.join(ROOT, "include"),
                        os.path.join(folder, "program.c"), os.path.realpath(CORE), "-Wl,-rpath," + os.path.dirname(os.path.realpath(CORE)),
                        "-o", os.path.join(folder, "program")]
             subprocess.run(command, check=True)
