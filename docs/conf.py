@@ -8,6 +8,7 @@ import re
 import sys
 
 from pygments.lexers.special import TextLexer
+from sphinx.ext.autodoc.mock import _MockModule
 
 ROOT = os.environ["BUCKETPOOL_ROOT"]
 sys.path.insert(0, os.path.join(ROOT, "python"))
@@ -29,6 +30,21 @@ breathe_default_project = "bucketpool"
 breathe_domain_by_extension = {"h": "c"}
 
 autodoc_mock_imports = ["torch", "numpy", "torchtitan", "transformers", "deepspeed", "megatron_fsdp"]
+
+
+class FunctionBase:  # of torch
+    apply = None
+
+
+class Function(FunctionBase):
+    pass
+
+
+# Mocked names are objects; what the package calls super() of, or takes a metaclass from, at import has to be a class.
+for module, classes in {"torch": {}, "torch.autograd": {"Function": Function}, "torch._C": {"Generator": type("Generator", (), {})}}.items():
+    sys.modules[module] = _MockModule(module)
+    vars(sys.modules[module]).update(classes)
+vars(sys.modules["torch"]).update(autograd=sys.modules["torch.autograd"], _C=sys.modules["torch._C"])
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 

@@ -23,7 +23,7 @@ import tempfile
 import xml.etree.ElementTree
 
 LIBRARIES = ("bucketpool", "bucketpool-formats", "bucketpool-logprob", "bucketpool-mpi")
-OPTIONAL = "bucketpool-mpi"  # not built where there is no MPI
+OPTIONAL = "bucketpool-mpi"  # not built without MPI
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BASELINE = os.environ.get("BUCKETPOOL_ABI_BASELINE", os.path.join(ROOT, "tests", "abi", "baseline"))  # the test has another one
 SKIPPED = 77

@@ -177,7 +177,7 @@ def static_checks():
     else:
         count("clang-tidy", "skipped", "clang-tidy-14 is not installed")
     pages = execute(["docs/build", os.path.join(BUILDS, "site")], log, "static", env={**os.environ, "BUCKETPOOL_BUILD": os.path.join(BUILDS, "plain")})
-    count("the site of the documentation", {0: "passed", 77: "skipped"}.get(pages, "failed"), "scripts/packages docs installs what it needs" if pages else "")
+    count("the site of the documentation", {0: "passed", 77: "skipped"}.get(pages, "failed"), "scripts/packages docs installs what it needs" if pages == 77 else "")
     if pages not in (0, 77):
         show_end(log)
     good = run([sys.executable, "scripts/language.py"], log)

@@ -57,7 +57,7 @@ class Paths(unittest.TestCase):
         ran = self.check("tree", env={**os.environ, "CDPATH": str(other)})
         self.assertEqual((ran.returncode, ran.stdout), (0, f"{made}\n"))
 
-    @unittest.skipUnless(any(map(shutil.which, ("cc", "gcc", "clang"))), "there is no compiler of this machine's own programs")
+    @unittest.skipUnless(any(map(shutil.which, ("cc", "gcc", "clang"))), "a compiler for this machine is not installed")
     def test_meson(self):
         for name in ("a\\b", "a\nb"):
             with self.subTest(name):

@@ -506,12 +506,10 @@ def logprobs_from_logits(logits: torch.Tensor, targets: torch.Tensor, *, group: 
       targets of a token, an ignored one has the log-probability 0 and no gradient; a token is not read if all are
       ignored. ignore_index=None: none
     - outside: any other target outside the whole vocabulary (without a group the columns of `logits`), in tokens that
-      are not masked
-        "error": raises InvalidArgument with the token, the target and the vocabulary, on all ranks, also if one rank
-          alone has it. On GPUs, where the host does not wait, all results and the gradient of the token are NaN, and
-          check_targets() raises
-        "check": the host waits, and the call raises on GPUs as well
-        "mask": its log-probability is 0, its gradient -p, as in SkyRL's functions
+      are not masked. "error": raises InvalidArgument with the token, the target and the vocabulary, on all ranks, also
+      if one rank alone has it; on GPUs, where the host does not wait, all results and the gradient of the token are
+      NaN, and check_targets() raises. "check": the host waits, and the call raises on GPUs as well. "mask": its
+      log-probability is 0, its gradient -p, as in SkyRL's functions
     - inference_only: nothing is saved, and the result has no gradient
     - in_place: backward overwrites the logits with their gradient; leaves are refused
     - chunk_size: accepted, without effect
