@@ -73,7 +73,7 @@ class Documents(InFolder):
             self.assertEqual((result.returncode, result.stderr), (code, ""))
             self.golden(f"fit/{name}.txt", result.stdout)
             verdict, *rest = result.stdout.splitlines()
-            self.assertTrue(verdict.startswith(("fits: ", "does not fit: ")), verdict)
+            self.assertTrue(verdict.startswith(("fits on H100 80GB: ", "does not fit on H100 80GB: ")), verdict)
             self.assertLessEqual(max(map(len, rest)), 100)
 
     def test_several(self):
@@ -124,8 +124,8 @@ class Documents(InFolder):
                 (1, 4, 4, (0, 2)): "4 of 8,192 tokens with expandable segments (2 without retries) and served (bucketpool.torch.steps), "
                                    "1 with the default (none without retries)",
         }.items():
-            self.assertEqual(self.verdict(edges(*largest)), f"fits: micro-batch {expected}")
-        self.assertRegex(self.verdict(edges(0, 0, 0), 1), r"^does not fit: micro-batch 1 of 8,192 tokens takes 80\.77 GiB with the "
+            self.assertEqual(self.verdict(edges(*largest)), f"fits on H100 80GB: micro-batch {expected}")
+        self.assertRegex(self.verdict(edges(0, 0, 0), 1), r"^does not fit on H100 80GB: micro-batch 1 of 8,192 tokens takes 80\.77 GiB with the "
                          r"default, 80\.77 GiB served, 80\.77 GiB with expandable segments; 77\.77 GiB are there$")
 
         def python(document):
@@ -134,7 +134,7 @@ class Documents(InFolder):
         document = example()
         python(document)
         verdict, _, heading, gpu, *_ = self.printed(document).splitlines()
-        self.assertEqual(verdict, "fits: micro-batch 4 with expandable segments and served (bucketpool.torch.steps), 3 with the default")
+        self.assertEqual(verdict, "fits on H100 80GB: micro-batch 4 with expandable segments and served (bucketpool.torch.steps), 3 with the default")
         self.assertEqual((heading, gpu[:11]), ("Llama-3.1-8B", "H100 80GB: "))
         path = self.write(json.dumps(document))
         line = run("fit", path, path).stdout.splitlines()[1]
@@ -144,7 +144,7 @@ class Documents(InFolder):
             document["tables"].reverse()
             document["shown"]["batch"] = 17
             document["changes"] = []
-        self.assertEqual(self.verdict(checkpointed), "fits with full checkpointing: micro-batch 18 of 8,192 tokens with expandable segments, "
+        self.assertEqual(self.verdict(checkpointed), "fits on H100 80GB with full checkpointing: micro-batch 18 of 8,192 tokens with expandable segments, "
                          "served (bucketpool.torch.steps) and with the default (17 without retries); without checkpointing 4")
 
         def none(document):
@@ -156,14 +156,14 @@ class Documents(InFolder):
             for kind, more in (("default", 3), ("expandable", 2), ("served", 1)):
                 set_figures(document, document["tables"][0]["rows"][0], kind, more, False)
                 document["tables"][0]["largest"][kind] = 0
-        self.assertEqual(self.verdict(one, 1, "one-batch"), "does not fit: micro-batch 5 of 8,192 tokens with expandable segments "
+        self.assertEqual(self.verdict(one, 1, "one-batch"), "does not fit on H100 80GB: micro-batch 5 of 8,192 tokens with expandable segments "
                          "(2.000 GiB short), served (1.000 GiB short), with the default (3.000 GiB short)")
 
         def some(document):
             one(document)
             set_figures(document, document["tables"][0]["rows"][0], "expandable", 2, True)
             document["tables"][0]["largest"]["expandable"] = 5
-        self.assertEqual(self.verdict(some, 0, "one-batch"), "fits: micro-batch 5 of 8,192 tokens with expandable segments (2 retries), "
+        self.assertEqual(self.verdict(some, 0, "one-batch"), "fits on H100 80GB: micro-batch 5 of 8,192 tokens with expandable segments (2 retries), "
                          "not served (1.000 GiB short), not with the default (3.000 GiB short)")
 
     def test_skewed_decides(self):
@@ -345,7 +345,7 @@ class Processes(InFolder):
         """Output of the model's code goes to standard error."""
         result = self.fit(f"echo hello; printf 'a\\033b\\n\\n'\n{self.answer}; echo bye")
         self.assertEqual((result.returncode, result.stderr), (0, "hello\na<1B>b\n\nbye\n"))
-        self.assertTrue(result.stdout.startswith("fits: "))
+        self.assertTrue(result.stdout.startswith("fits on H100 80GB: "))
 
     def test_long_line(self):
         begin = time.monotonic()

@@ -32,7 +32,7 @@ int fit_ask(const char *request, bp_fit_file **answer);
 bool fit_fits(const bp_fit_info *info);
 
 enum { FIT_VERDICT_CHARS = 1024 };
-/* "fits: micro-batch 4 of 8,192 tokens with expandable segments, 5 served ..." */
+/* "fits on H100 80GB: micro-batch 4 of 8,192 tokens with expandable segments, 5 served ..." */
 void fit_verdict(const bp_fit_info *info, char text[FIT_VERDICT_CHARS]);
 
 /* Print to standard output. Return EXIT_GO_ON, or the exit code after a message. */

@@ -162,7 +162,7 @@ static int draw(const bp_fit_info *info, const step_answer *a, const output *to)
         for (unsigned t = 0; t < BP_FIT_TOTALS; t++)
             levels[t] = (step_level){names[t], info->shown->worst.bytes[t]};
         fit_verdict(info, verdict);
-        bp_print(title, sizeof title, "%.120s on %.60s, a step of micro-batch %llu\n%s", info->model, info->gpu,
+        bp_print(title, sizeof title, "%.120s, a step of micro-batch %llu\n%s", info->model,
                  (unsigned long long)info->shown_batch, verdict);
         const char *error = picture_draw_live(&picture, to);
         if (error != NULL)

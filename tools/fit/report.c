@@ -213,7 +213,7 @@ static void add_others(char text[TEXT_CHARS], const bp_fit_info *info)
 void fit_verdict(const bp_fit_info *info, char text[FIT_VERDICT_CHARS])
 {
     const bool fits = fit_fits(info);
-    bp_print(text, TEXT_CHARS, fits ? "fits" : "does not fit");
+    bp_print(text, TEXT_CHARS, "%s on %.60s", fits ? "fits" : "does not fit", info->gpu);
     if (strcmp(info->tables[0].checkpointing, "none") != 0 && *info->tables[0].checkpointing != '\0')
         cli_append(text, TEXT_CHARS, " %s", checkpointing_text(&info->tables[0]));
     cli_append(text, TEXT_CHARS, ": ");

@@ -55,7 +55,7 @@ def find(name: Optional[str], memory: Optional[int], reserve: Optional[int], ran
         raise InvalidArgument(f"--gpu {name}: unknown; known are {', '.join(GPUS)}; --memory takes any size, such as 48g")
     title, gib, capability = GPUS[name or "h100"]
     if memory is not None:
-        title, capability = title if name is not None else "GPU", capability if name is not None else (9, 0)
+        title, capability = title if name is not None else f"GPU of {memory / GIB:.4g} GiB", capability if name is not None else (9, 0)
     total = memory if memory is not None else int(gib * GIB)
     if reserve is not None:
         source = "as given"
