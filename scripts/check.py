@@ -353,7 +353,7 @@ def fuzz_one(name, program, seconds):
         os.makedirs(folder, exist_ok=True)
     if os.path.exists(log):
         os.remove(log)
-    before = set(os.listdir(crashes))
+    before = set(glob.glob(f"{crashes}/{name}-*"))
     good = run([program, f"-max_total_time={seconds}", *limits, corpus, os.path.join("tests", "fuzz", "corpus", name)], log)
     if good and run([program, "-merge=1", *limits, reduced, corpus], log):
         found = len(os.listdir(corpus))
@@ -363,8 +363,8 @@ def fuzz_one(name, program, seconds):
     else:
         good = False
     count("fuzz " + name, "passed" if good else "failed")
-    for crash in sorted(set(os.listdir(crashes)) - before):
-        say(f"  to reproduce: {os.path.relpath(program)} {os.path.relpath(os.path.join(crashes, crash))}")
+    for crash in sorted(set(glob.glob(f"{crashes}/{name}-*")) - before):
+        say(f"  to reproduce: {os.path.relpath(program)} {os.path.relpath(crash)}")
 
 
 def soak():

@@ -241,7 +241,8 @@ BP_API bp_status bp_pool_try_acquire(bp_pool *pool, const uint32_t *ids, size_t 
 
 /** Tells if bp_pool_acquire of `ids` would succeed after one reference to each of `releasing` was released: *can is 1
  * or 0. The answer is valid until another request is acquired. The ids are counted together: two requests for one
- * free buffer are 0. Ids in `releasing` that are not live have no effect.
+ * free buffer are 0. Ids in `releasing` that are not live have no effect. The device is not asked: it may lack the memory
+ * of a dynamic request.
  *
  * Errors: BP_ERR_INVALID_ARGUMENT (an unknown id, an id twice in `ids`), BP_ERR_UNSUPPORTED (more than 256 ids of
  * size classes). */
