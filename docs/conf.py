@@ -8,7 +8,7 @@ import re
 import sys
 
 from pygments.lexers.special import TextLexer
-from sphinx.ext.autodoc.mock import _MockModule
+from sphinx.ext.autodoc.mock import mock
 
 ROOT = os.environ["BUCKETPOOL_ROOT"]
 sys.path.insert(0, os.path.join(ROOT, "python"))
@@ -40,11 +40,18 @@ class Function(FunctionBase):
     pass
 
 
+class Generator:
+    pass
+
+
 # Mocked names are objects; what the package calls super() of, or takes a metaclass from, at import has to be a class.
-for module, classes in {"torch": {}, "torch.autograd": {"Function": Function}, "torch._C": {"Generator": type("Generator", (), {})}}.items():
-    sys.modules[module] = _MockModule(module)
-    vars(sys.modules[module]).update(classes)
-vars(sys.modules["torch"]).update(autograd=sys.modules["torch.autograd"], _C=sys.modules["torch._C"])
+with mock(["torch"]):
+    import torch
+    import torch._C
+    import torch.autograd
+torch.autograd.Function, torch._C.Generator = Function, Generator
+sys.modules.update({module.__name__: module for module in (torch, torch.autograd, torch._C)})
+
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 
