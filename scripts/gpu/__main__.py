@@ -26,7 +26,8 @@ class Context:
 
     def __init__(self, options):
         self.rehearse, self.peers = options.rehearse, options.peers
-        self.share = min(1, options.seconds / USUAL_SECONDS)  # of the time that programs measure for
+        self.patience = 5 if options.rehearse else 1  # rehearsals also run on busy machines
+        self.share = self.patience * min(1, options.seconds / USUAL_SECONDS)  # of the time that programs may measure for
         self.build = build.Build(options.build, options.keep, options.carried, options.rehearse)
         self.nccl = None if self.rehearse else machine.find_nccl()
         self.telemetry, self.results = machine.Telemetry(), None
@@ -105,7 +106,7 @@ def main(arguments):
     if missing:
         print(f"without clocks, power and temperature: {missing}")
     run = Run(context.results, context.telemetry, os.path.join(options.build, "gpu-run", options.run), options.seconds,
-              patience=5 if options.rehearse else 1)  # rehearsals also run on busy machines
+              patience=context.patience)
     parts = RUNS[options.run](context)
     run.execute(part for part in parts if not options.only or part.name in PREPARATIONS or options.only.search(part.name))
     if options.only and all(part["name"] in PREPARATIONS for part in context.results.document["parts"]):

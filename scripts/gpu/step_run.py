@@ -32,7 +32,7 @@ def parts(context):
     yield wanted(python, "wanted of steps", names)
     for way in LARGEST[1:] if context.rehearse else LARGEST:
         names.append(f"largest batch {way}")
-        yield python.script(names[-1], 65, "steps/largest.py", way, measuring=None if context.rehearse else 55)
+        yield python.script(names[-1], 65, "steps/largest.py", way, measuring=55)
     yield wanted(python, "wanted of batches", names[len(STEPS):])
     yield turns("steps experts", 100, EXPERTS, "experts")
     yield wanted(python, "wanted of experts", names[-1:])
