@@ -51,6 +51,9 @@ with mock(["torch"]):
     import torch.autograd
 torch.autograd.Function, torch._C.Generator = Function, Generator
 sys.modules.update({module.__name__: module for module in (torch, torch.autograd, torch._C)})
+with mock(autodoc_mock_imports):  # this package imports its names when they are used; autodoc looks without mocks
+    from bucketpool.torch import steps
+    vars(steps).update({name: getattr(steps, name) for name in steps.__all__})
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
